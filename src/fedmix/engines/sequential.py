@@ -1,0 +1,69 @@
+"""The reference engine: one client after another, one step after another, nothing padded; slow, plain, easy to debug."""
+
+from collections.abc import Iterator
+
+import torch
+
+from fedmix.batches import Resident
+from fedmix.engines.base import Work, describe, diverged
+from fedmix.errors import ClientFailure, FedmixError
+from fedmix.local import local_step, rest
+from fedmix.models.functional import Model
+from fedmix.objectives.base import Objective
+from fedmix.server import Updates
+from fedmix.training import Training
+from fedmix.types import Batch
+
+
+class Sequential:
+    """Runs every client by itself. A failure names the round, the client and the step, and says what the input looked like."""
+
+    def __init__(self, model: Model, objective: Objective, training: Training) -> None:
+        self.model, self.training = model, training
+        self.phases = objective.phases()
+        self.partners_of_all = objective.needs.partner == "global"
+
+    def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
+        for position in range(len(work.clients)):
+            yield self._update(data, work, position)
+
+    def _update(self, data: Resident, work: Work, position: int) -> Updates:
+        client, plan = int(work.clients[position]), work.plans[position]
+        stacked = plan.map(lambda draws: draws[None])
+        located = data.locate(stacked, work.clients[position : position + 1], self.partners_of_all)
+        params, velocity = work.params, rest(work.params, self.training)
+        losses = []
+        for step in range(plan.steps):
+            batch = _unpadded(data.batch(located.at(0, step), work.pool))
+            try:
+                params, velocity, loss = local_step(
+                    self.model, self.phases, self.training, params, velocity, work.params, batch, work.lr
+                )
+            except FedmixError:
+                raise
+            except (RuntimeError, ValueError, TypeError) as error:
+                reason = f"{type(error).__name__}: {error}; its input was {describe(batch)}"
+                raise ClientFailure(work.round, client, step, reason) from error
+            if not torch.isfinite(loss) or not all(torch.isfinite(p).all() for p in params.values()):
+                what = "the loss" if not torch.isfinite(loss) else "the update"
+                raise ClientFailure(work.round, client, step, diverged(batch, what))
+            losses.append(loss)
+        return Updates([client], {n: p[None] for n, p in params.items()}, torch.stack(losses).mean()[None])
+
+
+def _unpadded(batch: Batch) -> Batch:
+    """Only the real samples, as a client with no neighbours to line up with would hold them."""
+    real = batch.mask.bool()
+
+    def rows(t: torch.Tensor | None) -> torch.Tensor | None:
+        return t if t is None or len(t) != len(real) or len(real) == 1 else t[real]
+
+    return batch._replace(
+        x=batch.x[real],
+        y=batch.y[real],
+        mask=batch.mask[real],
+        mean_x=rows(batch.mean_x),
+        mean_y=rows(batch.mean_y),
+        partner_x=rows(batch.partner_x),
+        partner_y=rows(batch.partner_y),
+    )

@@ -1,0 +1,106 @@
+"""All clients of a round at once on one device: the local step under `vmap`, every client with weights of its own.
+
+Clients are sorted by their number of steps. Those that are done leave the stack, so nobody waits for the longest; inside a
+batch, padding is masked.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedmix.batches import PlanOnDevice, Resident
+from fedmix.engines.base import Work, diverged
+from fedmix.errors import BadInput, ClientFailure
+from fedmix.local import local_step, rest
+from fedmix.models.functional import Model
+from fedmix.objectives.base import Objective
+from fedmix.plan import stack
+from fedmix.server import Updates
+from fedmix.training import Training
+from fedmix.types import Batch, Params
+
+Step = Callable[[Params, Params, Params, Batch, Tensor], tuple[Params, Params, Tensor]]
+
+
+class Vectorised:
+    """Runs up to `chunk` clients at once (all of them, unless told otherwise); halves that when the device's memory is short."""
+
+    def __init__(self, model: Model, objective: Objective, training: Training, chunk: int | None = None) -> None:
+        if chunk is not None and chunk < 1:
+            raise BadInput(f"chunk={chunk}: at least one client must run at a time")
+        self.model, self.training, self.chunk = model, training, chunk
+        self.phases = objective.phases()
+        self.partners_of_all = objective.needs.partner == "global"
+
+    def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
+        waiting = np.argsort([-p.steps for p in work.plans], kind="stable")
+        while len(waiting):
+            width = min(self.chunk or len(waiting), len(waiting))
+            try:
+                updates = self._update(data, work, waiting[:width])
+            except torch.OutOfMemoryError:
+                if width == 1:
+                    raise
+                self.chunk = -(-width // 2)
+                continue
+            yield updates
+            waiting = waiting[width:]
+
+    def _update(self, data: Resident, work: Work, chosen: np.ndarray[Any, Any]) -> Updates:
+        """The updates of some of the round's clients, longest first."""
+        clients, plans = work.clients[chosen], [work.plans[i] for i in chosen]
+        steps = np.array([p.steps for p in plans])
+        plan = data.locate(stack(plans), clients, self.partners_of_all)
+        params = {n: p.expand(len(clients), *p.shape) for n, p in work.params.items()}
+        velocity = rest(params, self.training)
+        done: list[Params] = []
+        losses = torch.zeros(len(clients), int(steps[0]), device=data.device)
+        with torch.no_grad():
+            for step in range(steps[0]):
+                active = int((steps > step).sum())
+                if active < len(next(iter(params.values()))):
+                    done.append({n: p[active:] for n, p in params.items()})
+                    params, velocity = _first(active, params), _first(active, velocity)
+                batch = data.batch(plan.at(slice(0, active), step), work.pool)
+                params, velocity, loss = self._step(params, velocity, work.params, batch, work.lr)
+                losses[:active, step] = loss.to(losses.dtype)
+        done.append(params)
+        stacked = {n: torch.cat([part[n] for part in reversed(done)]) for n in params}
+        self._check(data, work, clients, plan, stacked, losses)
+        per_client = losses.sum(1) / torch.from_numpy(steps).to(losses)
+        return Updates(clients.tolist(), stacked, per_client)
+
+    def _step(self, params: Params, velocity: Params, anchor: Params, batch: Batch, lr: float) -> tuple[Params, Params, Tensor]:
+        def one(params: Params, velocity: Params, batch: Batch) -> tuple[Params, Params, Tensor]:
+            return local_step(self.model, self.phases, self.training, params, velocity, anchor, batch, lr)
+
+        by_client = Batch._make(None if f is None else 0 for f in batch)
+        return vmap(one, in_dims=(0, 0, by_client))(params, velocity, batch)
+
+    def _check(
+        self,
+        data: Resident,
+        work: Work,
+        clients: np.ndarray[Any, Any],
+        plan: PlanOnDevice,
+        params: Params,
+        losses: Tensor,
+    ) -> None:
+        """Name the client and the step where numbers stopped being finite, if any did."""
+        finite = torch.stack([torch.isfinite(p.flatten(1)).all(1) for p in params.values()]).all(0)
+        bad = ~(finite & torch.isfinite(losses).all(1))
+        if not bad.any():
+            return
+        row = int(bad.nonzero()[0])
+        lost = (~torch.isfinite(losses[row])).nonzero()
+        step = int(lost[0]) if len(lost) else int(plan.mask[row].any(-1).sum()) - 1
+        batch = data.batch(plan.at(row, step), work.pool)
+        raise ClientFailure(work.round, int(clients[row]), step, diverged(batch, "the loss" if len(lost) else "the update"))
+
+
+def _first(count: int, params: Params) -> Params:
+    return {n: p[:count] for n, p in params.items()}

@@ -1,0 +1,25 @@
+"""What can go wrong, each with one sentence that says what, where and what to do."""
+
+
+class FedmixError(Exception):
+    """Base of every error that fedmix raises on purpose."""
+
+    exit_code = 1
+
+
+class BadInput(FedmixError, ValueError):
+    """A setting, an array or a combination of them that cannot work; nothing has been run or written."""
+
+    exit_code = 2
+
+
+class DataError(BadInput):
+    """Data files that are missing, damaged or not what they claim to be, or a cache that cannot be written."""
+
+
+class ClientFailure(FedmixError):
+    """A client's local update failed; says in which round, for which client and at which step."""
+
+    def __init__(self, round_: int, client: int, step: int, reason: str) -> None:
+        self.round, self.client, self.step, self.reason = round_, client, step, reason
+        super().__init__(f"round {round_}, client {client}, step {step}: {reason}")

@@ -1,0 +1,19 @@
+"""The mean exchange: what clients release, what the server makes of it, and what it costs."""
+
+from fedmix.exchange.means import Means, average, release, split_at_random, split_by_class
+from fedmix.exchange.pool import Pool, build
+from fedmix.exchange.rounds import MeanExchange, Traffic
+from fedmix.exchange.settings import Exchange
+
+__all__ = [
+    "Exchange",
+    "MeanExchange",
+    "Means",
+    "Pool",
+    "Traffic",
+    "average",
+    "build",
+    "release",
+    "split_at_random",
+    "split_by_class",
+]

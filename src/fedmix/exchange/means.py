@@ -1,0 +1,96 @@
+"""What leaves a client: its samples split into groups of M_k, each group averaged, with noise if asked for."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmix.exchange.settings import Exchange
+
+Array = np.ndarray[Any, Any]
+CHUNK = 1024
+
+
+class Means(NamedTuple):
+    """Averaged inputs (g, ...) and averaged label vectors (g, C)."""
+
+    x: Tensor
+    y: Tensor
+
+    @property
+    def bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in self)
+
+
+def split_at_random(count: int, size: int, rng: np.random.Generator) -> list[Array]:
+    """Positions 0..count-1 in random groups of `size`; what is left over joins the last group, so none is smaller.
+
+    >>> [len(g) for g in split_at_random(10, 4, np.random.default_rng(0))]
+    [4, 6]
+    """
+    return _cut(rng.permutation(count), size)
+
+
+def split_by_class(labels: Array, size: int, rng: np.random.Generator) -> list[Array]:
+    """Groups of one class each, none smaller than `size`: classes with fewer samples share groups, or join the last one."""
+    groups: list[Array] = []
+    rest: list[Array] = []
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        if len(rows) < size:
+            rest.append(rows)
+        else:
+            groups += _cut(rows, size)
+    left = np.concatenate(rest) if rest else np.empty(0, np.int64)
+    if len(left) >= size:
+        groups += _cut(left, size)
+    elif len(left):
+        groups[-1] = np.concatenate([groups[-1], left])
+    return groups
+
+
+def _cut(rows: Array, size: int) -> list[Array]:
+    return np.split(rows, np.arange(1, len(rows) // size) * size)
+
+
+def average(x: Array, y: Tensor, groups: list[Array], encode: Callable[[Array], Tensor]) -> Means:
+    """The mean of `encode(x)` and of the label vectors `y` over each group, summed in float64, a block of samples at a time."""
+    order = np.concatenate(groups)
+    group = torch.from_numpy(np.repeat(np.arange(len(groups)), [len(g) for g in groups]))
+    size = torch.bincount(group).double()
+    sum_x: Tensor | None = None
+    for start in range(0, len(order), CHUNK):
+        part = encode(x[order[start : start + CHUNK]]).double()
+        if sum_x is None:
+            sum_x = torch.zeros(len(groups), *part.shape[1:], dtype=torch.float64, device=part.device)
+        sum_x.index_add_(0, group[start : start + CHUNK].to(part.device), part)
+    assert sum_x is not None
+    sum_y = torch.zeros(len(groups), y.shape[1], dtype=torch.float64).index_add_(0, group, y[order].double())
+    mean_x = sum_x / size.to(sum_x.device).view(-1, *[1] * (sum_x.ndim - 1))
+    return Means(mean_x.float(), (sum_y / size[:, None]).float())
+
+
+def release(
+    client: int,
+    x: Array,
+    y: Tensor,
+    how: Exchange,
+    encode: Callable[[Array], Tensor],
+    grouping: np.random.Generator,
+    noise: np.random.Generator,
+) -> Means | None:
+    """What client `client` with samples (x, y) lets out, or None below the cut-off. Nothing else about its data leaves it."""
+    if len(x) < how.cutoff:
+        return None
+    size = how.group_size(client, len(x))
+    if how.split == "class":
+        groups = split_by_class(y.argmax(1).numpy(), size, grouping)
+    else:
+        groups = split_at_random(len(x), size, grouping)
+    means = average(x, y, groups, encode)
+    if how.noise:
+        drawn = torch.from_numpy(noise.standard_normal(tuple(means.x.shape), dtype=np.float32))
+        means = means._replace(x=means.x + how.noise * drawn.to(means.x.device))
+    return means

@@ -1,0 +1,62 @@
+"""What clients release and how the server pools it, as one value."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedmix.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The settings of a mean exchange.
+
+    `m` is M_k, how many samples are averaged into one mean: a number, a fraction of n_k below 1, or "all". `split` groups
+    samples at random or by class. Clients with fewer than `cutoff` samples send nothing. `noise` is the deviation σ of the
+    Gaussian noise on every released input value; labels carry none, so it gives no formal guarantee. The server averages every
+    `average` random entries of the pool into one. `source` replaces the pool by a client's own means or by random noise (the
+    paper's controls; nothing travels then). `exclude_own` keeps a client from drawing entries it contributed to. With `wait`,
+    clients whose data changed hold their new means back until that share of all clients has changed.
+    """
+
+    m: int | float | Literal["all"] = "all"
+    split: Literal["random", "class"] = "random"
+    cutoff: int = 1
+    noise: float = 0.0
+    average: int = 1
+    source: Literal["pool", "own", "noise"] = "pool"
+    exclude_own: bool = False
+    wait: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.m != "all":
+            if not isinstance(self.m, int | float) or self.m <= 0:
+                raise BadInput(f"exchange.m={self.m!r}: M_k must be at least 1, a fraction of n_k in (0, 1), or 'all'")
+            if isinstance(self.m, float) and self.m >= 1:
+                raise BadInput(
+                    f"exchange.m={self.m!r}: a fraction of n_k must be below 1; for a number of samples give an integer"
+                )
+        if self.cutoff < 1:
+            raise BadInput(f"exchange.cutoff={self.cutoff} must be at least 1 (1 cuts nobody off)")
+        if not self.noise >= 0:
+            raise BadInput(f"exchange.noise={self.noise} must not be negative")
+        if self.average < 1:
+            raise BadInput(f"exchange.average={self.average} must be at least 1 (1 leaves the entries as they came)")
+        if not 0 <= self.wait <= 1:
+            raise BadInput(f"exchange.wait={self.wait} is a share of clients and must lie in [0, 1]")
+        for name, allowed in (("split", ("random", "class")), ("source", ("pool", "own", "noise"))):
+            if getattr(self, name) not in allowed:
+                raise BadInput(f"exchange.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}")
+        if self.source == "own" and self.exclude_own:
+            raise BadInput("exchange.source='own' uses a client's own means; it cannot go with exclude_own")
+
+    def group_size(self, client: int, samples: int) -> int:
+        """M_k for a client with that many samples."""
+        if self.m == "all":
+            return samples
+        size = self.m if isinstance(self.m, int) else max(1, int(self.m * samples))
+        if size > samples:
+            raise BadInput(
+                f"exchange.m={self.m} is more than the {samples} samples of client {client}; "
+                f"lower it, use 'all', or set exchange.cutoff={size} so that small clients send nothing"
+            )
+        return size

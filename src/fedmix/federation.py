@@ -1,0 +1,216 @@
+"""The round loop: exchange, choose, plan, run, average, evaluate."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedmix.batches import Received, Resident
+from fedmix.data.federated import FederatedData
+from fedmix.engines import Engine, Sequential, Vectorised, Work
+from fedmix.errors import BadInput
+from fedmix.evaluation import ClientScores, evaluate, evaluate_clients
+from fedmix.exchange import Exchange, MeanExchange, Traffic
+from fedmix.losses import Loss, cross_entropy, squared_error
+from fedmix.models.functional import Model, check_fits
+from fedmix.objectives.base import Objective
+from fedmix.plan import choose_clients, draw_plan
+from fedmix.server import average
+from fedmix.training import Training
+
+Changes = Callable[[int], Mapping[int, Sequence[int] | np.ndarray[Any, Any]]]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a finished round reports: its number (from 1), the clients' mean local loss, bytes, and test metrics if evaluated."""
+
+    round: int
+    local_loss: float
+    traffic: Traffic
+    metrics: dict[str, float] | None
+
+
+class Federation:
+    """Trains `module` on `data` with `objective`, round by round, the same way on every engine.
+
+    A run is a pure function of its arguments: the same seed gives the same weights. `changes(round)` may give some clients
+    other rows before a round; it must be a function of the round alone, so that a run can be resumed.
+
+    >>> from fedmix import FedMix, Training, data, models
+    >>> federation = Federation(models.mlp(64, 10), data.digits(), FedMix(lam=0.1), Training(clients_per_round=5))
+    Traceback (most recent call last):
+    fedmix.errors.BadInput: the model does not take inputs of shape (2, 1, 8, 8): ...
+    >>> federation = Federation(models.digits_cnn(), data.digits(), FedMix(lam=0.1), Training(clients_per_round=5))
+    >>> [r.round for r in federation.run(2)]
+    [1, 2]
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        data: FederatedData,
+        objective: Objective,
+        training: Training,
+        *,
+        exchange: Exchange | None = None,
+        engine: Literal["vectorised", "sequential"] = "vectorised",
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        loss: Loss | None = None,
+        changes: Changes | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        self.device = torch.device(device)
+        self.objective, self.training, self.seed, self.changes = objective, training, seed, changes
+        self.needs = objective.needs
+        self.loss = loss or (cross_entropy if data.classes is not None else squared_error)
+        _check(data, objective, training, exchange)
+        self.model = Model(module, self.loss).to(self.device)
+        self._check_model(data)
+        self.data = data
+        self.resident = Resident(data, self.device)
+        self.params = {name: p.to(self.device) for name, p in self.model.init().items()}
+        self.exchange = MeanExchange(exchange or Exchange(), seed, len(data.clients)) if self.needs.means else None
+        self.engine: Engine
+        if engine == "vectorised":
+            self.engine = Vectorised(self.model, objective, training, chunk)
+        elif engine == "sequential":
+            self.engine = Sequential(self.model, objective, training)
+        else:
+            raise BadInput(f"engine {engine!r} is unknown; choose 'vectorised' or 'sequential'")
+        self.round = 0
+        self.traffic = Traffic()
+
+    def _check_model(self, data: FederatedData) -> None:
+        y = torch.from_numpy(np.ascontiguousarray(data.y[:2]))
+        check_fits(self.model, data.inputs(data.x[:2]).to(self.device), data.targets(y).to(self.device))
+        for phase in self.objective.phases():
+            self.model.tail(phase.layer)
+
+    def run(self, rounds: int, *, evaluate_every: int = 1) -> Iterator[Round]:
+        """Train until round `rounds` is done, one round per item; go on later with a larger number.
+
+        Every `evaluate_every` rounds, and after the last, the round carries test metrics.
+        """
+        while self.round < rounds:
+            local_loss, traffic = self._train_round()
+            self.round += 1
+            self.traffic = self.traffic + traffic
+            due = self.round % evaluate_every == 0 or self.round == rounds
+            yield Round(self.round, local_loss, traffic, self.evaluate() if due else None)
+
+    def _train_round(self) -> tuple[float, Traffic]:
+        self._take_changes(self.round)
+        chosen = choose_clients(self.seed, self.round, len(self.data.clients), self.training.clients_per_round)
+        pool, traffic = self._exchange_means(chosen)
+        samples = {int(k): int(self.data.clients.sizes[k]) for k in chosen}
+        everyone = len(self.data.clients.flat)
+        plans = [
+            draw_plan(
+                self.seed, self.round, k, n, self.training, self.needs,
+                entries=self.exchange.entries_for(k) if self.exchange else None,
+                everyone=everyone, pad=self.data.transform.pad,
+            )
+            for k, n in samples.items()
+        ]  # fmt: skip
+        work = Work(self.round + 1, chosen, plans, self.params, self.training.rate(self.round), pool)
+        self.params, loss = average(self.engine.run_round(self.resident, work), samples)
+        each = self._model_bytes(0) * len(chosen)
+        return loss, traffic + Traffic(models_up=each, models_down=each)
+
+    def _take_changes(self, round_: int) -> None:
+        changed = self.changes(round_) if self.changes else {}
+        if changed:
+            self.data = self.data.with_clients(changed)
+            self.resident = self.resident.with_clients_of(self.data)
+            if self.exchange:
+                self.exchange.changed(changed)
+
+    def _exchange_means(self, chosen: np.ndarray[Any, Any]) -> tuple[Received | None, Traffic]:
+        """Have the means exchanged that are due, and give the pool as the model will see it."""
+        if self.exchange is None:
+            return None, Traffic()
+        layer, params = self.needs.layer, self.params
+        if layer:
+            head = self.model.head(layer)
+
+            def encode(raw: np.ndarray[Any, Any]) -> Tensor:
+                with torch.no_grad():
+                    return head(params, self.data.inputs(raw).to(self.device)).cpu()
+        else:
+            encode = self.data.units
+        traffic = self.exchange.refresh(self.data, encode, every_round=layer > 0)
+        traffic = traffic + self.exchange.deliver(chosen.tolist())
+        if layer:
+            others = len(self.data.clients) - len(chosen)
+            traffic = traffic + Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * others)
+        pool = self.exchange.pool
+        assert pool is not None
+        x = pool.x if layer else self.data.transform.normalise(pool.x)
+        dtype = next(iter(self.params.values())).dtype
+        return Received(x.to(self.device, dtype), pool.y.to(self.device, dtype)), traffic
+
+    def _model_bytes(self, layer: int) -> int:
+        return sum(self.params[n].numel() * 4 for n in self.model.tail(layer).names)
+
+    def evaluate(self) -> dict[str, float]:
+        """Test metrics of the global model as it stands."""
+        return evaluate(self.model, self.params, self.data, self.device)
+
+    def evaluate_clients(self) -> ClientScores:
+        """Scores of the global model on each client's own test samples."""
+        return evaluate_clients(self.model, self.params, self.data, self.device)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the next rounds depend on, as tensors: weights, round, bytes so far, and the exchange's state."""
+        saved = {f"params.{n}": p.cpu() for n, p in self.params.items()}
+        saved["round"] = torch.tensor(self.round)
+        saved |= {f"traffic.{n}": torch.tensor(v) for n, v in asdict(self.traffic).items()}
+        if self.exchange:
+            saved |= {f"exchange.{n}": t for n, t in self.exchange.state().items()}
+        return saved
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Go on from a state: the following rounds give the same weights, bit for bit, as if the run had never stopped."""
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {n.removeprefix(prefix): t for n, t in saved.items() if n.startswith(prefix)}
+
+        if part("params.").keys() != self.params.keys():
+            raise BadInput("this state belongs to another model: its parameters have other names")
+        if self.round:
+            raise BadInput("restore a state into a new Federation, before its first round")
+        for past in range(int(saved["round"])):
+            changed = self.changes(past) if self.changes else {}
+            self.data = self.data.with_clients(changed) if changed else self.data
+        self.resident = self.resident.with_clients_of(self.data)
+        self.params = {n: p.to(self.device) for n, p in part("params.").items()}
+        self.round = int(saved["round"])
+        self.traffic = Traffic(**{n: int(t) for n, t in part("traffic.").items()})
+        if self.exchange:
+            self.exchange.restore(part("exchange."), self.data)
+
+
+def _check(data: FederatedData, objective: Objective, training: Training, exchange: Exchange | None) -> None:
+    """Refuse combinations that cannot work, before anything runs."""
+    needs = objective.needs
+    if training.clients_per_round > len(data.clients):
+        raise BadInput(
+            f"training.clients_per_round={training.clients_per_round} is more than the {len(data.clients)} clients of {data.name}"
+        )
+    if needs.partner == "global" and data.private:
+        raise BadInput(
+            f"GlobalMix needs raw samples of other clients and {data.name} is private; FedMix and NaiveMix need means only"
+        )
+    if exchange is not None and needs.means is None:
+        raise BadInput("an exchange was given, but this objective uses no means; leave it out, or use FedMix or NaiveMix")
+    if exchange is not None and exchange.split == "class" and data.classes is None:
+        raise BadInput(f"exchange.split='class' needs classes, and {data.name} is a regression; use split='random'")
+    if needs.means and needs.layer and exchange is not None and (exchange.source == "noise" or exchange.wait):
+        raise BadInput(
+            "exchange.source='noise' and exchange.wait do not apply to means of hidden states, which are sent every round"
+        )

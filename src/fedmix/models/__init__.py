@@ -1,0 +1,23 @@
+"""The paper's models, small ones for the embedded data, and the pure form in which any `nn.Module` is trained."""
+
+from fedmix.models.charlstm import charlstm
+from fedmix.models.functional import Model
+from fedmix.models.initialise import initialised
+from fedmix.models.layers import LSTM, Embedding, KeyedDropout, LastStep
+from fedmix.models.lenet import lenet
+from fedmix.models.small import digits_cnn, mlp
+from fedmix.models.vgg import vgg
+
+__all__ = [
+    "Embedding",
+    "LSTM",
+    "KeyedDropout",
+    "LastStep",
+    "Model",
+    "charlstm",
+    "digits_cnn",
+    "initialised",
+    "lenet",
+    "mlp",
+    "vgg",
+]

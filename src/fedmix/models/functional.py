@@ -1,0 +1,131 @@
+"""A module as a pure function of its parameters: what objectives and engines call."""
+
+import copy
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedmix.errors import BadInput
+from fedmix.losses import Loss, cross_entropy
+from fedmix.models.layers import KeyedDropout
+from fedmix.types import Params
+
+_REFUSED: tuple[tuple[type[nn.Module], str], ...] = (
+    (
+        nn.modules.batchnorm._NormBase,
+        "keeps statistics of whole batches, which clients cannot share; use nn.GroupNorm or no normalisation",
+    ),
+    (nn.RNNBase, "has no forward-mode derivative; use fedmix.models.LSTM"),
+    (nn.AlphaDropout, "draws random numbers of its own; use nn.Dropout"),
+    (nn.FeatureAlphaDropout, "draws random numbers of its own; use nn.Dropout"),
+)
+
+
+class Model:
+    """`model(params, x, key)` runs the module with these parameters; with `key=None` as in evaluation (no dropout).
+
+    The module itself is copied and never changed. Its dropout layers are replaced by ones whose masks are hashed from `key`,
+    so that a step gives the same result alone, vectorised and on any device. An `nn.Sequential` can be cut at a layer:
+    `head(k)` is its first k children, `tail(k)` the rest.
+
+    >>> model = Model(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    >>> model(model.init(), torch.zeros(5, 3)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss = cross_entropy) -> None:
+        for name, part in module.named_modules():
+            for kind, reason in _REFUSED:
+                if isinstance(part, kind):
+                    where = f"layer {name!r} " if name else "it "
+                    raise BadInput(f"this model cannot be trained here: {where}({type(part).__name__}) {reason}")
+        training = _with_keyed_dropout(copy.deepcopy(module)).train()
+        self._setup(training, copy.deepcopy(training).eval(), loss)
+
+    def _setup(self, training: nn.Module, evaluating: nn.Module, loss: Loss) -> None:
+        self.module, self._evaluating, self.loss = training, evaluating, loss
+        self._keys = [f"{name}.key" for name, part in training.named_modules() if isinstance(part, KeyedDropout)]
+        self._buffers = {name: b for name, b in training.named_buffers() if name not in self._keys}
+        self._cuts: dict[tuple[int | None, int | None], Model] = {}
+        self.names = tuple(name for name, _ in training.named_parameters())
+
+    def init(self) -> Params:
+        """A fresh copy of the parameters the module came with."""
+        return {name: p.detach().clone() for name, p in self.module.named_parameters()}
+
+    def to(self, device: torch.device) -> "Model":
+        """The same function, with what it holds beside the parameters on `device`."""
+        moved = copy.copy(self)
+        moved._setup(copy.deepcopy(self.module).to(device), copy.deepcopy(self._evaluating).to(device), self.loss)
+        return moved
+
+    def __call__(self, params: Params, x: Tensor, key: Tensor | None = None) -> Tensor:
+        own: dict[str, Any] = {name: params[name] for name in self.names} | self._buffers
+        if key is None:
+            return functional_call(self._evaluating, own, (x,))  # type: ignore[no-any-return]
+        return functional_call(self.module, own | dict.fromkeys(self._keys, key), (x,))  # type: ignore[no-any-return]
+
+    def head(self, layer: int) -> "Model":
+        """The model up to layer `layer` (its first `layer` children)."""
+        return self._cut(None, self._layer(layer))
+
+    def tail(self, layer: int) -> "Model":
+        """The model from layer `layer` on; `tail(0)` is the whole."""
+        return self._cut(self._layer(layer), None) if layer else self
+
+    def _layer(self, layer: int) -> int:
+        if not isinstance(self.module, nn.Sequential):
+            raise BadInput(
+                f"a {type(self.module).__name__} cannot start from layer {layer}; hidden-state mixing needs an nn.Sequential"
+            )
+        if not 0 < layer < len(self.module):
+            raise BadInput(f"layer {layer} is not inside this model; choose 1..{len(self.module) - 1}")
+        return layer
+
+    def _cut(self, start: int | None, stop: int | None) -> "Model":
+        if (start, stop) not in self._cuts:
+            cut = copy.copy(self)
+            part = slice(start, stop)
+            cut._setup(_children(self.module, part), _children(self._evaluating, part), self.loss)
+            self._cuts[start, stop] = cut
+        return self._cuts[start, stop]
+
+
+def _children(module: nn.Module, part: slice) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(list(module.named_children())[part])).train(module.training)
+
+
+def _with_keyed_dropout(module: nn.Module) -> nn.Module:
+    site = 0
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.modules.dropout._DropoutNd):
+                whole_channels = not isinstance(child, nn.Dropout)
+                setattr(parent, name, KeyedDropout(child.p, site, whole_channels))
+                site += 1
+    return module
+
+
+def check_fits(model: Model, x: Tensor, y: Tensor) -> None:
+    """Refuse a model that cannot be trained on samples like (x, y): wrong shapes, or randomness that no plan drew."""
+    params = {name: p.to(x.device) for name, p in model.init().items()}
+    key = torch.tensor(1, device=x.device)
+    try:
+        with torch.no_grad():
+            first, second = model(params, x, key), model(params, x, key)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise BadInput(f"the model does not take inputs of shape {tuple(x.shape)}: {reason}") from error
+    if first.shape != y.shape:
+        raise BadInput(
+            f"the model's output has shape {tuple(first.shape)} but the labels {tuple(y.shape)}; "
+            f"give its last layer {y.shape[-1]} outputs"
+        )
+    if not torch.equal(first, second):
+        raise BadInput(
+            "the model draws random numbers by itself (two calls with the same key differ), so runs could not be repeated; "
+            "use nn.Dropout layers instead of torch.nn.functional.dropout"
+        )

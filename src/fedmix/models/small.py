@@ -1,0 +1,18 @@
+"""Small models for the embedded data: a CNN for 8x8 digits and a two-layer net for vectors."""
+
+from torch import nn
+
+
+def digits_cnn(classes: int = 10) -> nn.Sequential:
+    """Four layers for 8x8 images; each child of the result is one of them."""
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        nn.Sequential(nn.Linear(32 * 4 * 4, 64), nn.ReLU()),
+        nn.Linear(64, classes),
+    )
+
+
+def mlp(inputs: int, outputs: int, hidden: int = 32) -> nn.Sequential:
+    """Two layers with a tanh between them, for vectors."""
+    return nn.Sequential(nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh()), nn.Linear(hidden, outputs))

@@ -1,0 +1,23 @@
+"""What a client minimises: one file per algorithm of the paper, composed with `+`."""
+
+from fedmix.objectives.base import Needs, Objective, Phase, batch_mean
+from fedmix.objectives.fedmix import FedMix
+from fedmix.objectives.hidden import Hidden
+from fedmix.objectives.mixup import GlobalMix, LocalMix
+from fedmix.objectives.naivemix import NaiveMix
+from fedmix.objectives.proximal import Proximal
+from fedmix.objectives.supervised import Supervised
+
+__all__ = [
+    "FedMix",
+    "GlobalMix",
+    "Hidden",
+    "LocalMix",
+    "NaiveMix",
+    "Needs",
+    "Objective",
+    "Phase",
+    "Proximal",
+    "Supervised",
+    "batch_mean",
+]

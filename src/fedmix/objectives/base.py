@@ -1,0 +1,111 @@
+"""What an objective is: a pure function of (model, params, anchor, batch), and what it asks of the plan."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fedmix.errors import BadInput
+from fedmix.models.functional import Model
+from fedmix.types import Batch, Params
+
+MeansPer = Literal["batch", "sample"]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a batch must hold beside samples: received means, partners to mix with, a ratio drawn from Beta(alpha, alpha).
+
+    `layer` is where means are taken: 0 for inputs, k for hidden states after k layers.
+    """
+
+    means: MeansPer | None = None
+    partner: Literal["local", "global"] | None = None
+    alpha: float | None = None
+    layer: int = 0
+
+    def __or__(self, other: "Needs") -> "Needs":
+        merged: dict[str, Any] = {}
+        for field in fields(self):
+            a, b = getattr(self, field.name), getattr(other, field.name)
+            if a and b and a != b:
+                raise BadInput(f"these objectives cannot be added: one needs {field.name}={a!r}, the other {b!r}")
+            merged[field.name] = a or b
+        return Needs(**merged)
+
+
+class Objective(ABC):
+    """Base of all objectives. Subclass it, write `__call__`, and state `needs` if it uses more of the batch than x and y.
+
+    `objective(model, params, anchor, batch)` is the scalar that one local step descends: `params` are the client's weights,
+    `anchor` those the round began with. It draws nothing, stores nothing and does not know which engine calls it.
+    """
+
+    @property
+    def needs(self) -> Needs:
+        return Needs()
+
+    @abstractmethod
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor: ...
+
+    def phases(self) -> tuple["Phase", ...]:
+        """The gradient steps that one batch is used for, in order."""
+        return (Phase(self),)
+
+    def __add__(self, other: "Objective") -> "Objective":
+        return Sum(self, other)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One gradient step: descend `objective` in the parameters of all layers from `layer` on."""
+
+    objective: Objective
+    layer: int = 0
+
+
+@dataclass(frozen=True)
+class Sum(Objective):
+    """Two objectives added. A term of one phase joins every phase of the other."""
+
+    first: Objective
+    second: Objective
+
+    def __post_init__(self) -> None:
+        if len(self.first.phases()) > 1 and len(self.second.phases()) > 1:
+            raise BadInput("two objectives of several phases each cannot be added; use one Hidden(...)")
+        _ = self.needs
+
+    @property
+    def needs(self) -> Needs:
+        return self.first.needs | self.second.needs
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
+        return self.first(model, params, anchor, batch) + self.second(model, params, anchor, batch)
+
+    def phases(self) -> tuple[Phase, ...]:
+        first, second = self.first.phases(), self.second.phases()
+        if len(first) == len(second) == 1:
+            return (Phase(self, max(first[0].layer, second[0].layer)),)
+        if len(first) > 1:
+            return tuple(Phase(Sum(p.objective, self.second), p.layer) for p in first)
+        return tuple(Phase(Sum(self.first, p.objective), p.layer) for p in second)
+
+
+def batch_mean(per_sample: Tensor, mask: Tensor) -> Tensor:
+    """The mean over the samples of a batch, padding left out."""
+    return (per_sample * mask).sum() / mask.sum().clamp(min=1)
+
+
+def ratio(who: str, lam: float) -> None:
+    """Refuse a mixing ratio that is none."""
+    if not 0 <= lam <= 1:
+        raise BadInput(f"{who}: lam={lam} is outside [0, 1]; small values such as 0.05 to 0.2 are usual")
+
+
+def received(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The means that came with a batch."""
+    if batch.mean_x is None or batch.mean_y is None:
+        raise BadInput("this batch carries no received means; run a mean exchange first")
+    return batch.mean_x, batch.mean_y

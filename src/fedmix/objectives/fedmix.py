@@ -1,0 +1,54 @@
+"""FedMix: global mixup by a first-order expansion that needs only means (the paper's Proposition 1 and Algorithm 2)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+from torch.func import jvp
+
+from fedmix.errors import BadInput
+from fedmix.models.functional import Model
+from fedmix.objectives.base import MeansPer, Needs, Objective, batch_mean, ratio, received
+from fedmix.types import Batch, Params
+
+
+@dataclass(frozen=True)
+class FedMix(Objective):
+    """ℓ1 + ℓ2 + ℓ3 = (1−λ)·ℓ(f(x'), y) + λ·ℓ(f(x'), ȳ) + λ·∂ℓ(f(x'), y)/∂x · x̄, at x' = (1−λ)x.
+
+    ℓ3 is the mean over samples of each sample's own directional derivative along x̄, by forward mode. `scale="algorithm"` takes
+    Algorithm 2's literal λ·∂ℓ1/∂x, which is (1−λ) times Proposition 1's. `expand="logits"` puts the expansion into the logits,
+    z = f(x') + λ·∂f/∂x·x̄, and keeps the loss exact, (1−λ)·ℓ(z, y) + λ·ℓ(z, ȳ): the same to O(λ²), but bounded below.
+    """
+
+    lam: float
+    scale: Literal["proposition", "algorithm"] = "proposition"
+    expand: Literal["loss", "logits"] = "loss"
+    per: MeansPer = "batch"
+
+    def __post_init__(self) -> None:
+        ratio("FedMix", self.lam)
+        if self.scale == "algorithm" and self.expand == "logits":
+            raise BadInput("FedMix: scale='algorithm' speaks of the loss expansion; with expand='logits' leave scale out")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(means=self.per)
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
+        lam, loss, (mean_x, mean_y) = self.lam, model.loss.value, received(batch)
+        x = (1 - lam) * batch.x
+        logits, tangent = _along(mean_x.expand_as(x), lambda x: model(params, x, batch.key), x)
+        if self.expand == "logits":
+            z = logits + lam * tangent
+            return batch_mean((1 - lam) * loss(z, batch.y) + lam * loss(z, mean_y), batch.mask)
+        own, slope = _along(tangent, lambda z: loss(z, batch.y), logits)
+        weight = lam if self.scale == "proposition" else lam * (1 - lam)
+        return batch_mean((1 - lam) * own + lam * loss(logits, mean_y) + weight * slope, batch.mask)
+
+
+def _along(direction: Tensor, f: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Tensor]:
+    """f and its directional derivative ∂f/∂x · direction, by forward mode."""
+    value, derivative = jvp(f, (at,), (direction,))[:2]
+    return value, derivative

@@ -1,0 +1,42 @@
+"""Mixing hidden states instead of inputs (the paper's appendix E, after Manifold Mixup)."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from fedmix.errors import BadInput
+from fedmix.models.functional import Model
+from fedmix.objectives.base import Needs, Objective, Phase
+from fedmix.objectives.supervised import Supervised
+from fedmix.types import Batch, Params
+
+
+@dataclass(frozen=True)
+class Hidden(Objective):
+    """`objective` on hidden states after `layer` layers, updating only the layers after them; then a plain step on everything.
+
+    Means of hidden states are computed with the round's global weights and sent every round. The encoder cannot follow the
+    mixed loss, since others' hidden states came from weights that no longer exist; the plain step trains it.
+    """
+
+    objective: Objective
+    layer: int
+
+    def __post_init__(self) -> None:
+        if self.layer < 1:
+            raise BadInput(f"Hidden: layer={self.layer}; hidden states exist after layer 1 or later")
+        if len(self.objective.phases()) > 1:
+            raise BadInput("Hidden: its objective must be a single step; do not nest Hidden in Hidden")
+
+    @property
+    def needs(self) -> Needs:
+        return replace(self.objective.needs, layer=self.layer)
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
+        encode, decode = model.head(self.layer), model.tail(self.layer)
+        partner = None if batch.partner_x is None else encode(params, batch.partner_x, batch.key)
+        hidden = batch._replace(x=encode(params, batch.x, batch.key), partner_x=partner)
+        return self.objective(decode, params, anchor, hidden)
+
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase(self, self.layer), Phase(Supervised()))

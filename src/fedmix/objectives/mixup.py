@@ -1,0 +1,60 @@
+"""Mixup (Zhang et al. 2018) with raw samples: inside a client (LocalMix) or across all of them (GlobalMix)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from fedmix.errors import BadInput
+from fedmix.models.functional import Model
+from fedmix.objectives.base import Needs, Objective, batch_mean, ratio
+from fedmix.types import Batch, Params
+
+
+def mixed_loss(model: Model, params: Params, batch: Batch, other_x: Tensor, other_y: Tensor, lam: Tensor | float) -> Tensor:
+    """(1−λ)·ℓ(f(x̃), y) + λ·ℓ(f(x̃), y') at x̃ = (1−λ)x + λx'."""
+    outputs = model(params, (1 - lam) * batch.x + lam * other_x, batch.key)
+    own, other = model.loss.value(outputs, batch.y), model.loss.value(outputs, other_y)
+    return batch_mean((1 - lam) * own + lam * other, batch.mask)
+
+
+@dataclass(frozen=True)
+class _RawMix(Objective):
+    alpha: float | None = None
+    lam: float | None = None
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if (self.alpha is None) == (self.lam is None):
+            raise BadInput(f"{name}: give either alpha (λ drawn from Beta(alpha, alpha) per batch) or a fixed lam")
+        if self.alpha is not None and not self.alpha > 0:
+            raise BadInput(f"{name}: alpha={self.alpha} must be positive; 1 draws λ uniformly")
+        if self.lam is not None:
+            ratio(name, self.lam)
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
+        lam = batch.lam if self.lam is None else self.lam
+        if batch.partner_x is None or batch.partner_y is None or lam is None:
+            raise BadInput(f"{type(self).__name__}: this batch carries no partners to mix with")
+        return mixed_loss(model, params, batch, batch.partner_x, batch.partner_y, lam)
+
+    def _needs(self, whose: Literal["local", "global"]) -> Needs:
+        return Needs(partner=whose, alpha=self.alpha)
+
+
+@dataclass(frozen=True)
+class LocalMix(_RawMix):
+    """Mixup of a client's samples with random samples of its own, λ fixed or drawn from Beta(α, α) for each batch."""
+
+    @property
+    def needs(self) -> Needs:
+        return self._needs("local")
+
+
+@dataclass(frozen=True)
+class GlobalMix(_RawMix):
+    """Mixup with random raw samples of all clients: what FedMix approximates. It breaks privacy and serves as an upper bound."""
+
+    @property
+    def needs(self) -> Needs:
+        return self._needs("global")

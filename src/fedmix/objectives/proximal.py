@@ -1,0 +1,31 @@
+"""FedProx's proximal term (Li et al. 2020), to be added to any objective."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmix.errors import BadInput
+from fedmix.models.functional import Model
+from fedmix.objectives.base import Objective
+from fedmix.types import Batch, Params
+
+
+@dataclass(frozen=True)
+class Proximal(Objective):
+    """μ/2 · ‖w − w_anchor‖², which keeps a client near the weights the round began with.
+
+    >>> from fedmix import FedMix
+    >>> FedMix(lam=0.05) + Proximal(mu=0.1)
+    Sum(first=FedMix(lam=0.05, scale='proposition', expand='loss', per='batch'), second=Proximal(mu=0.1))
+    """
+
+    mu: float
+
+    def __post_init__(self) -> None:
+        if not self.mu >= 0:
+            raise BadInput(f"Proximal: mu={self.mu} is negative; use 0 or more")
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
+        moved = [(params[name] - anchor[name]).square().sum() for name in params]
+        return self.mu / 2 * torch.stack(moved).sum()

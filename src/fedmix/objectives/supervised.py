@@ -1,0 +1,17 @@
+"""FedAvg's local objective (McMahan et al. 2017)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedmix.models.functional import Model
+from fedmix.objectives.base import Objective, batch_mean
+from fedmix.types import Batch, Params
+
+
+@dataclass(frozen=True)
+class Supervised(Objective):
+    """ℓ = mean_i ℓ(f(x_i), y_i)."""
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
+        return batch_mean(model.loss.value(model(params, batch.x, batch.key), batch.y), batch.mask)

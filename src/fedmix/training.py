@@ -1,0 +1,38 @@
+"""How a federation trains: who takes part in a round and how each client steps."""
+
+from dataclasses import dataclass
+
+from fedmix.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Training:
+    """K clients a round, E local epochs in batches of B, SGD with momentum and weight decay, learning rate η·decay^round."""
+
+    clients_per_round: int
+    epochs: int = 1
+    batch_size: int = 10
+    lr: float = 0.01
+    lr_decay: float = 1.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("clients_per_round", "epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"training.{name}={getattr(self, name)} must be at least 1")
+        for name in ("lr", "lr_decay"):
+            if not getattr(self, name) > 0:
+                raise BadInput(f"training.{name}={getattr(self, name)} must be positive")
+        if not 0 <= self.momentum < 1:
+            raise BadInput(f"training.momentum={self.momentum} is outside [0, 1)")
+        if not self.weight_decay >= 0:
+            raise BadInput(f"training.weight_decay={self.weight_decay} must not be negative")
+
+    def rate(self, round_: int) -> float:
+        """The learning rate of a round, counted from 0."""
+        return self.lr * self.lr_decay**round_
+
+    def steps(self, samples: int) -> int:
+        """Local steps of a client with that many samples."""
+        return self.epochs * -(-samples // self.batch_size)

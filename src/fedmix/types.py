@@ -1,0 +1,28 @@
+"""The few types that everything else speaks in."""
+
+from typing import NamedTuple, TypeAlias
+
+from torch import Tensor
+
+Params: TypeAlias = dict[str, Tensor]
+"""Parameters of a model by name. Every client's copy is one such dict (stacked, in the vectorised engine)."""
+
+
+class Batch(NamedTuple):
+    """One client's batch for one local step, with everything that was drawn for it.
+
+    `x` (B, ...) and `y` (B, C) are inputs and soft labels (or regression targets), `mask` (B,) is 1 for a sample and 0 for
+    padding, `key` is the integer from which dropout masks are hashed. The rest is there only if the objective asks for it:
+    `mean_x`, `mean_y` are received means (leading size 1: one for the batch; B: one per sample), `partner_x`, `partner_y` are
+    samples to mix with, and `lam` is a mixing ratio that was drawn.
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor
+    key: Tensor
+    mean_x: Tensor | None = None
+    mean_y: Tensor | None = None
+    partner_x: Tensor | None = None
+    partner_y: Tensor | None = None
+    lam: Tensor | None = None

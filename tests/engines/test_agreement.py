@@ -1,0 +1,124 @@
+"""Both engines give the same round: every objective on every model, ragged clients, dropout and augmentation on."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from fedmix import Exchange, Federation, FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised, Training
+from fedmix.engines import Sequential, Vectorised, Work
+from fedmix.models import initialised
+from fedmix.plan import draw_plan
+from fedmix.types import Params
+from tests.synthetic import RAGGED, SHAPES, Exactly, federated
+
+OBJECTIVES: dict[str, Objective] = {
+    "supervised": Supervised(),
+    "localmix": LocalMix(alpha=1.0),
+    "globalmix": GlobalMix(alpha=1.0),
+    "naivemix": NaiveMix(0.1),
+    "naivemix-per-sample": NaiveMix(0.1, per="sample"),
+    "fedmix": FedMix(0.1),
+    "fedmix-per-sample": FedMix(0.1, per="sample"),
+    "fedmix-algorithm": FedMix(0.1, scale="algorithm"),
+    "fedmix-logits": FedMix(0.1, expand="logits"),
+    "hidden-fedmix": Hidden(FedMix(0.1), layer=1),
+    "hidden-naivemix": Hidden(NaiveMix(0.1), layer=2),
+    "hidden-localmix": Hidden(LocalMix(alpha=1.0), layer=1),
+}
+ENGINES: tuple[Literal["sequential"], Literal["vectorised"]] = ("sequential", "vectorised")
+ALL = {**OBJECTIVES, **{f"{name}+prox": o + Proximal(0.1) for name, o in OBJECTIVES.items()}}
+
+
+def round_of(
+    kind: str, objective: Objective, engine: Literal["vectorised", "sequential"], *, exactly: bool = False, **kwargs: Any
+) -> Params:
+    training = Training(clients_per_round=len(RAGGED), epochs=2, batch_size=10, lr=0.01, momentum=0.9, weight_decay=1e-4)
+    exchange = Exchange(m=1) if objective.needs.means else None
+    module, data = initialised(SHAPES[kind][0], seed=1), federated(kind)
+    if exactly:
+        module, data = module.double(), replace(data, transform=Exactly(data.transform))
+    federation = Federation(module, data, objective, training, exchange=exchange, engine=engine, seed=3, **kwargs)
+    list(federation.run(1))
+    return federation.params
+
+
+def apart(a: Params, b: Params) -> float:
+    return max(float((a[n] - b[n]).abs().max()) for n in a)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("kind", SHAPES)
+def test_engines_agree(kind: str, name: str) -> None:
+    """In float64, so that a disagreement is a mistake and never a rounding error that crossed a kink."""
+    start = initialised(SHAPES[kind][0], seed=1).state_dict()
+    slow, fast = (round_of(kind, ALL[name], engine, exactly=True) for engine in ENGINES)
+    assert all(p.dtype == torch.float64 for p in (*slow.values(), *fast.values()))
+    assert apart(slow, start) > 1e-3  # the round moved the weights
+    assert apart(slow, fast) < 1e-10
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("kind", SHAPES)
+def test_engines_agree_in_single_precision(kind: str, name: str) -> None:
+    slow, fast = (round_of(kind, OBJECTIVES[name], engine) for engine in ENGINES)
+    assert apart(slow, fast) < 1e-5
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_chunks_change_nothing(chunk: int) -> None:
+    whole = round_of("digits_cnn", FedMix(0.1), "vectorised")
+    assert apart(whole, round_of("digits_cnn", FedMix(0.1), "vectorised", chunk=chunk)) < 1e-6
+
+
+def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = round_of("digits_cnn", FedMix(0.1), "vectorised")
+    real, widths = Vectorised._update, []
+
+    def short_of_memory(self: Vectorised, data: Any, work: Work, chosen: np.ndarray[Any, Any]) -> Any:
+        widths.append(len(chosen))
+        if len(chosen) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        return real(self, data, work, chosen)
+
+    monkeypatch.setattr(Vectorised, "_update", short_of_memory)
+    assert apart(whole, round_of("digits_cnn", FedMix(0.1), "vectorised")) < 1e-6
+    assert widths == [5, 3, 2, 2, 1]
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+@pytest.mark.parametrize("name", ["supervised", "fedmix", "localmix", "hidden-naivemix"])
+def test_clients_do_not_touch_each_other(engine: str, name: str) -> None:
+    """Other data for client 2 changes client 2's update and nobody else's, to the bit."""
+    objective, kind = OBJECTIVES[name], "digits_cnn"
+    training = Training(len(RAGGED), epochs=1, batch_size=10, lr=0.05, momentum=0.9)
+
+    def updates(marked: bool) -> dict[int, Params]:
+        data = federated(kind)
+        if marked:
+            x = data.x.copy()
+            x[data.clients[2]] = 255 - x[data.clients[2]]
+            data = type(data)(**{**vars(data), "x": x})
+        federation = Federation(initialised(SHAPES[kind][0], 1), data, objective, training, seed=3)
+        clients = np.arange(len(RAGGED))
+        rng = torch.Generator().manual_seed(0)
+        shape = (8, 8) if not objective.needs.layer else ()
+        pool_x = torch.randn(4, *((1, *shape) if shape else (512,)), generator=rng)
+        from fedmix.batches import Received
+
+        pool = Received(pool_x, torch.full((4, 10), 0.1)) if objective.needs.means else None
+        plans = [
+            draw_plan(3, 0, k, n, training, objective.needs, entries=np.arange(4), everyone=sum(RAGGED), pad=2)
+            for k, n in enumerate(RAGGED)
+        ]
+        work = Work(1, clients, plans, federation.params, 0.05, pool)
+        build = {"sequential": Sequential, "vectorised": Vectorised}[engine]
+        chunks = build(federation.model, objective, training).run_round(federation.resident, work)
+        return {k: {n: p[i] for n, p in u.params.items()} for u in chunks for i, k in enumerate(u.clients)}
+
+    before, after = updates(False), updates(True)
+    assert apart(before[2], after[2]) > 1e-4
+    for k in (0, 1, 3, 4):
+        assert apart(before[k], after[k]) == 0.0, k

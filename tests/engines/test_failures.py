@@ -1,0 +1,66 @@
+"""A client whose numbers explode is named, with round, step and what its input looked like, on both engines."""
+
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedmix import ClientFailure, Federation, Supervised, Training
+from tests.synthetic import RAGGED, federated
+
+
+class Explodes(nn.Module):
+    """Returns NaN for the one image whose first pixel is saturated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        return self.linear(flat) / (flat[:, :1] < 1.99)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+def test_names_client_step_and_input(engine: Literal["sequential", "vectorised"]) -> None:
+    data = federated("digits_cnn", pad=0)
+    x = data.x.copy()
+    x[:, 0, 0] = 0
+    x[data.clients[2][5], 0, 0] = 255  # standardised: (1 − 0.5) / 0.25 = 2
+    data = type(data)(**{**vars(data), "x": x})
+    federation = Federation(Explodes(), data, Supervised(), Training(len(RAGGED), batch_size=10), engine=engine, seed=0)
+    with pytest.raises(ClientFailure, match="the loss is NaN or infinite; its input was x .* lower the learning rate") as caught:
+        list(federation.run(1))
+    from fedmix.plan import draw_plan
+
+    plan = draw_plan(0, 0, 2, RAGGED[2], federation.training, Supervised().needs)
+    step = int((plan.rows == 5).any(1).nonzero()[0][0])
+    assert (caught.value.round, caught.value.client, caught.value.step) == (1, 2, step)
+
+
+class Breaks(nn.Module):
+    """Works on the two samples of the check, and fails on a full batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 5:
+            raise RuntimeError("only five at a time")
+        out: Tensor = self.linear(x.flatten(1))
+        return out
+
+
+def test_reference_engine_says_where_code_failed() -> None:
+    federation = Federation(Breaks(), federated("digits_cnn"), Supervised(), Training(5), engine="sequential")
+    with pytest.raises(ClientFailure, match=r"round 1, client \d, step 0: RuntimeError: only five at a time; its input was x \(\d+, 1, 8, 8\)"):
+        list(federation.run(1))
+
+
+def test_overflow_in_the_last_step_is_found() -> None:
+    federation = Federation(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), federated("digits_cnn", (3, 3)), Supervised(), Training(2, lr=1e39))
+    with pytest.raises(ClientFailure, match="the update is NaN or infinite"):
+        list(federation.run(1))
+    assert all(torch.isfinite(p).all() for p in federation.params.values())

@@ -1,0 +1,22 @@
+"""Federated data: your own arrays, the paper's datasets, and ways to deal samples out to clients."""
+
+from fedmix.data import partition
+from fedmix.data.cifar import cifar10, cifar100
+from fedmix.data.diabetes import diabetes
+from fedmix.data.digits import digits
+from fedmix.data.federated import FederatedData, Ragged, from_arrays
+from fedmix.data.femnist import femnist
+from fedmix.data.shakespeare import shakespeare
+
+__all__ = [
+    "FederatedData",
+    "Ragged",
+    "cifar10",
+    "cifar100",
+    "diabetes",
+    "digits",
+    "femnist",
+    "from_arrays",
+    "partition",
+    "shakespeare",
+]

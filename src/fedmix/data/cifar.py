@@ -1,0 +1,112 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), dealt out to clients."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedmix.data.cache import cached
+from fedmix.data.federated import Array, FederatedData, Ragged
+from fedmix.data.hub import parquet
+from fedmix.data.partition import share, spread, subset
+from fedmix.data.pictures import Moments, normaliser, save_images
+from fedmix.rng import stream
+
+
+@dataclass(frozen=True)
+class _Source:
+    name: str
+    repo: str
+    config: str
+    label: str
+    classes: int
+    moments: Moments
+
+
+# Mean and deviation per channel of the 50,000 training images; CIFAR-100's were computed from its pixels.
+CIFAR10 = _Source(
+    *("cifar10", "uoft-cs/cifar10", "plain_text", "label", 10),
+    moments=((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+)
+CIFAR100 = _Source(
+    *("cifar100", "uoft-cs/cifar100", "cifar100", "fine_label", 100),
+    moments=((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+)
+
+
+def cifar10(
+    clients: int = 60,
+    *,
+    partition: str = "classes",
+    classes_per_client: int = 2,
+    alpha: float | None = None,
+    samples_per_client: int | None = None,
+    local_share: float = 1.0,
+    augment: bool = True,
+    normalise: str = "standard",
+    seed: int = 0,
+    root: str | Path | None = None,
+    cache: str | Path | None = None,
+) -> FederatedData:
+    """CIFAR-10: by default 60 clients with two classes each.
+
+    `partition` is "classes" (equal shards), "random-classes", "dirichlet" (with `alpha`) or "iid". With
+    `samples_per_client`, only that many samples per client are dealt out; `local_share` is the fraction that
+    a client keeps of its own. `normalise` is "standard", or "unit" for pixels in [0, 1]. `root` is a folder
+    with the hub's files (`fedmix.data.hub`), `cache` the one for decoded arrays.
+    """
+    arrays = _load(CIFAR10, root, cache)
+    rows = _rows(arrays["train_y"], samples_per_client, clients, seed, partition, classes_per_client, alpha)
+    return _federated(CIFAR10, arrays, share(rows, local_share, stream(seed, "share")), augment, normalise)
+
+
+def cifar100(
+    clients: int = 100,
+    *,
+    partition: str = "classes",
+    classes_per_client: int = 20,
+    alpha: float | None = None,
+    samples_per_client: int | None = None,
+    local_share: float = 1.0,
+    augment: bool = True,
+    normalise: str = "standard",
+    seed: int = 0,
+    root: str | Path | None = None,
+    cache: str | Path | None = None,
+) -> FederatedData:
+    """CIFAR-100, fine labels: by default 100 clients with twenty classes each; settings as for `cifar10`."""
+    arrays = _load(CIFAR100, root, cache)
+    rows = _rows(arrays["train_y"], samples_per_client, clients, seed, partition, classes_per_client, alpha)
+    return _federated(CIFAR100, arrays, share(rows, local_share, stream(seed, "share")), augment, normalise)
+
+
+def _load(source: _Source, root: str | Path | None, cache: str | Path | None) -> dict[str, Array]:
+    train, test = (parquet(source.repo, source.config, split, root, cache) for split in ("train", "test"))
+
+    def decode(folder: Path) -> None:
+        for prefix, files in (("train_", train), ("test_", test)):
+            save_images(files, folder, prefix, "img", (32, 32, 3), source.label, source.classes)
+
+    return cached(source.name, train + test, decode, cache)
+
+
+def _rows(
+    y: Array,
+    samples: int | None,
+    clients: int,
+    seed: int,
+    how: str,
+    classes_per_client: int,
+    alpha: float | None,
+) -> Ragged:
+    """All rows dealt out, or a stratified part: `samples` per client, however many clients there are."""
+    rng = stream(seed, "partition")
+    if samples is None:
+        return spread(y, clients, how, classes_per_client, alpha, rng)
+    chosen = subset(y, clients * samples, stream(seed, "subset"))
+    dealt = spread(y[chosen], clients, how, classes_per_client, alpha, rng)
+    return Ragged(chosen[dealt.flat], dealt.offsets)
+
+
+def _federated(source: _Source, arrays: dict[str, Array], rows: Ragged, augment: bool, normalise: str) -> FederatedData:
+    train, test = (arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"])
+    transform = normaliser(normalise, source.moments, pad=4 if augment else 0)
+    return FederatedData(*train, rows, *test, source.classes, transform, name=source.name)

@@ -1,0 +1,40 @@
+"""Diabetes progression (Efron et al. 2004), carried by scikit-learn: a small regression, clients by age."""
+
+import numpy as np
+
+from fedmix.data.federated import FederatedData, Ragged
+from fedmix.data.partition import subset
+from fedmix.errors import BadInput
+from fedmix.rng import stream
+
+
+def diabetes(clients: int = 10, *, test_share: float = 0.2, seed: int = 0) -> FederatedData:
+    """442 patients in `clients` age groups of equal size (within one), a `test_share` of each for the test.
+
+    Inputs and target have mean 0 and deviation 1 over the training samples.
+
+    >>> data = diabetes(4)
+    >>> len(data.clients), data.input_shape, data.outputs
+    (4, (10,), 1)
+    """
+    if not 0 < test_share < 1:
+        raise BadInput(f"diabetes: test_share is {test_share}; use a number between 0 and 1")
+    try:
+        from sklearn.datasets import load_diabetes
+    except ImportError as error:
+        raise BadInput("diabetes is in scikit-learn; run: pip install 'fedmix[data]'") from error
+    bunch = load_diabetes(scaled=False)
+    held = round(test_share * len(bunch.data))
+    most = min(held, len(bunch.data) - held)  # so that every group has samples of both kinds
+    if not 1 <= clients <= most:
+        raise BadInput(f"diabetes: {clients} clients; use 1..{most}")
+    age = bunch.data[:, bunch.feature_names.index("age")]
+    group = np.empty(len(age), np.int64)
+    group[np.argsort(age, kind="stable")] = np.arange(len(age)) * clients // len(age)
+    test = subset(group, held, stream(seed, "holdout"))
+    train = np.setdiff1d(np.arange(len(age)), test)
+    values = np.column_stack([bunch.data, bunch.target])
+    values = ((values - values[train].mean(axis=0)) / values[train].std(axis=0)).astype(np.float32)
+    rows, test_rows = (Ragged.by_owner(group[part], clients) for part in (train, test))
+    x, y = values[:, :-1], values[:, -1:]
+    return FederatedData(x[train], y[train], rows, x[test], y[test], test_clients=test_rows, name="diabetes")

@@ -1,0 +1,44 @@
+"""Handwritten digits of 8 by 8 pixels, carried by scikit-learn: a small task without a download."""
+
+import numpy as np
+
+from fedmix.data.federated import FederatedData
+from fedmix.data.partition import share, spread, subset
+from fedmix.data.transforms import Images
+from fedmix.errors import BadInput
+from fedmix.rng import stream
+
+# Mean and deviation of all 1,797 images as they are stored here.
+MOMENTS = ((0.3053,), (0.3759,))
+
+
+def digits(
+    clients: int = 20,
+    *,
+    partition: str = "classes",
+    classes_per_client: int = 2,
+    alpha: float | None = None,
+    test_share: float = 0.2,
+    local_share: float = 1.0,
+    seed: int = 0,
+) -> FederatedData:
+    """1,797 digits, a stratified `test_share` of them for the test; other settings as for `cifar10`.
+
+    >>> data = digits(10)
+    >>> data.x.shape, len(data.clients), data.input_shape
+    ((1438, 8, 8, 1), 10, (1, 8, 8))
+    """
+    if not 0 < test_share < 1:
+        raise BadInput(f"digits: test_share is {test_share}; use a number between 0 and 1")
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise BadInput("digits are in scikit-learn; run: pip install 'fedmix[data]'") from error
+    bunch = load_digits()
+    x = np.rint(bunch.images * 255 / 16).astype(np.uint8)[..., None]  # stored grey levels are 0..16
+    y = bunch.target.astype(np.int64)
+    test = subset(y, round(test_share * len(y)), stream(seed, "holdout"))
+    train = np.setdiff1d(np.arange(len(y)), test)
+    rows = spread(y[train], clients, partition, classes_per_client, alpha, stream(seed, "partition"))
+    rows = share(rows, local_share, stream(seed, "share"))
+    return FederatedData(x[train], y[train], rows, x[test], y[test], 10, Images(*MOMENTS), name="digits")

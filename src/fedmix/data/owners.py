@@ -1,0 +1,47 @@
+"""Data that comes with its owners: writers, speakers. Each owner is a client."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedmix.data.cache import save
+from fedmix.data.federated import Array, FederatedData, Ragged
+from fedmix.data.tables import batches, damaged
+from fedmix.data.transforms import Transform
+from fedmix.errors import BadInput
+from fedmix.rng import stream
+
+
+def save_owners(files: Sequence[Path], folder: Path, column: str) -> None:
+    """Number the strings of a column in sorted order: names.npy, and each row's number in owner.npy."""
+    seen: dict[str, int] = {}
+    pieces = []
+    for path, batch in batches(files, [column]):
+        values = batch.column(column)
+        if values.null_count:
+            raise damaged(path, f"{values.null_count} rows have no {column!r}")
+        coded = values if hasattr(values, "indices") else values.dictionary_encode()
+        here = np.array([seen.setdefault(str(name), len(seen)) for name in coded.dictionary.to_pylist()])
+        pieces.append(here[coded.indices.to_numpy(zero_copy_only=False)])
+    names = np.array(list(seen))
+    order = np.argsort(names)
+    save(folder / "names.npy", names[order])
+    save(folder / "owner.npy", np.argsort(order)[np.concatenate(pieces)])
+
+
+def choose(eligible: Array, clients: int, seed: int, name: str) -> Array:
+    """`clients` of the owners for whom `eligible` is true, drawn by `seed`, sorted."""
+    candidates = np.flatnonzero(eligible)
+    if not 1 <= clients <= len(candidates):
+        raise BadInput(
+            f"{name}: {clients} clients, but {len(candidates)} of {len(eligible)} have enough samples; "
+            f"use 1 to {len(candidates)} clients or a lower `least`"
+        )
+    return np.sort(stream(seed, "owners").choice(candidates, clients, replace=False))
+
+
+def gather(x: Array, y: Array, train: Ragged, test: Ragged, classes: int, transform: Transform, name: str) -> FederatedData:
+    """Federated data of these rows only, in the clients' order: no test row is among the training samples."""
+    mine, theirs = (Ragged(np.arange(len(r.flat)), r.offsets) for r in (train, test))
+    return FederatedData(x[train.flat], y[train.flat], mine, x[test.flat], y[test.flat], classes, transform, theirs, name=name)

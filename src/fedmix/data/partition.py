@@ -1,0 +1,197 @@
+"""Who holds what: ways to deal the rows of a dataset out to clients, each as rows by client."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedmix.data.federated import Array, Ragged
+from fedmix.errors import BadInput
+
+TRIES = 10_000  # a redraw costs microseconds, and a setting that fails this often will not succeed
+
+
+def spread(
+    labels: Array,
+    clients: int,
+    how: str,
+    classes_per_client: int,
+    alpha: float | None,
+    rng: np.random.Generator,
+) -> Ragged:
+    """Deal rows out in the way that `how` names: "classes", "random-classes", "dirichlet" or "iid"."""
+    if (alpha is None) == (how == "dirichlet"):
+        problem = "needs `alpha`, such as 0.5" if alpha is None else "does not use `alpha`; leave it out"
+        raise BadInput(f"partition {how!r} {problem}")
+    if alpha is not None:
+        return dirichlet(labels, clients, alpha, rng)
+    if how == "iid":
+        return iid(len(labels), clients, rng)
+    if how in ("classes", "random-classes"):
+        return by_classes(labels, clients, classes_per_client, rng, balanced=how == "classes")
+    raise BadInput(f"no partition {how!r}; use 'classes', 'random-classes', 'dirichlet' or 'iid'")
+
+
+def by_classes(labels: Array, clients: int, per_client: int, rng: np.random.Generator, *, balanced: bool = True) -> Ragged:
+    """Clients that hold samples of only `per_client` classes each; every sample goes to exactly one client.
+
+    Balanced: the samples, sorted by label, are cut into clients·per_client shards, as many of one class as of
+    another (within one) and of equal size within a class (within one). Otherwise every client draws its
+    classes uniformly, and the samples of a class are split evenly among those that drew it.
+
+    >>> rows = by_classes(np.array([0, 0, 1, 1, 2, 2]), 3, 2, np.random.default_rng(0))
+    >>> rows.sizes.tolist()
+    [2, 2, 2]
+    """
+    _check_clients(len(labels), clients)
+    classes, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    if not 1 <= per_client <= len(classes):
+        raise BadInput(f"{per_client} classes per client, but the data has {len(classes)}; use 1..{len(classes)}")
+    if clients * per_client < len(classes):
+        raise BadInput(
+            f"{clients} clients with {per_client} classes each cannot hold all {len(classes)} classes; "
+            f"use at least {-(-len(classes) // per_client)} clients or more classes per client"
+        )
+    holds = (_deal if balanced else _draw)(sizes, clients, per_client, rng)
+    owner = np.empty(len(labels), np.int64)
+    for c in range(len(classes)):
+        holders = rng.permutation(np.flatnonzero(holds[:, c]))  # so that nobody always gets the longer shards
+        for client, rows in zip(
+            holders, np.array_split(rng.permutation(np.flatnonzero(position == c)), len(holders)), strict=True
+        ):
+            owner[rows] = client
+    return Ragged.by_owner(owner, clients)
+
+
+def _deal(sizes: Array, clients: int, per_client: int, rng: np.random.Generator) -> Array:
+    """Which client holds which class (clients, classes), equally many of each class, within one."""
+    shards, more = divmod(clients * per_client, len(sizes))
+    remaining = np.full(len(sizes), shards)
+    remaining[rng.choice(len(sizes), more, replace=False)] += 1
+    _check_shards(sizes, remaining)
+    holds = np.zeros((clients, len(sizes)), bool)
+    # With `left` clients to go, sum(remaining) = left·per_client and remaining <= left for every class; at
+    # the start since per_client <= classes. So at most per_client classes have remaining == left, and at
+    # least per_client have any. A client that takes all of the former, and fills up from the others, leaves both
+    # true for left - 1: nobody is ever short of distinct classes, and at the end nothing remains.
+    for client in range(clients):
+        left = clients - client
+        forced = np.flatnonzero(remaining == left)
+        weights = np.where(remaining < left, remaining, 0)
+        free = per_client - len(forced)
+        drawn = rng.choice(len(sizes), free, replace=False, p=weights / weights.sum()) if free else forced[:0]
+        holds[client, forced] = holds[client, drawn] = True
+        remaining -= holds[client]
+    return holds
+
+
+def _draw(sizes: Array, clients: int, per_client: int, rng: np.random.Generator) -> Array:
+    """Which client holds which class, drawn by each for itself, so that no class is left without a client."""
+    holds = np.zeros((clients, len(sizes)), bool)
+    for _ in range(TRIES):
+        holds[:] = False
+        drawn = np.argsort(rng.random(holds.shape), axis=1)[:, :per_client]
+        np.put_along_axis(holds, drawn, True, axis=1)
+        if holds.any(axis=0).all():
+            _check_shards(sizes, holds.sum(axis=0))
+            return holds
+    raise BadInput(
+        f"{clients} clients that draw {per_client} of {len(sizes)} classes left one out in {TRIES} draws; "
+        "use more clients, more classes per client, or the balanced partition"
+    )
+
+
+def dirichlet(labels: Array, clients: int, alpha: float, rng: np.random.Generator, *, least: int = 1) -> Ragged:
+    """Each class is dealt out in proportions p ~ Dir(alpha, ..., alpha) over the clients.
+
+    As PFNM (Yurochkin et al. 2019) and FedMA (Wang et al. 2020) describe it; drawn again until every client
+    has at least `least` samples. Large alpha gives even shares, small alpha few clients per class.
+
+    >>> dirichlet(np.array([0, 1] * 6), 3, 1e9, np.random.default_rng(0)).sizes.tolist()
+    [4, 4, 4]
+    """
+    _check_clients(len(labels), clients)
+    if not 0 < alpha < np.inf:
+        raise BadInput(f"alpha is {alpha}; a Dirichlet partition needs a positive number")
+    if not 0 <= least * clients <= len(labels):
+        raise BadInput(f"{clients} clients cannot each have at least {least} of {len(labels)} samples; lower `least`")
+    classes, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    for _ in range(TRIES):
+        shares = rng.dirichlet(np.full(clients, alpha), len(classes))
+        cuts = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
+        cuts[:, -1] = sizes  # the shares' sum may be off by a rounding error
+        counts = np.diff(cuts, axis=1, prepend=0)
+        if counts.sum(axis=0).min() >= least:
+            break
+    else:
+        raise BadInput(
+            f"alpha {alpha} left one of {clients} clients with fewer than {least} samples in {TRIES} draws; "
+            "use a larger alpha, fewer clients or a lower `least`"
+        )
+    owner = np.empty(len(labels), np.int64)
+    for c in range(len(classes)):
+        owner[rng.permutation(np.flatnonzero(position == c))] = np.repeat(np.arange(clients), counts[c])
+    return Ragged.by_owner(owner, clients)
+
+
+def iid(count: int, clients: int, rng: np.random.Generator) -> Ragged:
+    """Rows 0..count-1 dealt out at random, in equal numbers within one."""
+    _check_clients(count, clients)
+    owner = np.empty(count, np.int64)
+    owner[rng.permutation(count)] = np.arange(count) % clients
+    return Ragged.by_owner(owner, clients)
+
+
+def natural(owner_ids: Array | Sequence[str]) -> tuple[Ragged, list[str]]:
+    """Every owner is a client; also returns the owners' ids, sorted, in the clients' order.
+
+    >>> rows, names = natural(["b", "a", "b"])
+    >>> names, rows[0].tolist(), rows[1].tolist()
+    (['a', 'b'], [1], [0, 2])
+    """
+    names, owner = np.unique(np.asarray(owner_ids), return_inverse=True)
+    return Ragged.by_owner(owner, len(names)), [str(name) for name in names]
+
+
+def share(index: Ragged, fraction: float, rng: np.random.Generator) -> Ragged:
+    """Each client keeps a `fraction` of its rows, at least one; with equal `rng`, less is part of more."""
+    if not 0 < fraction <= 1:
+        raise BadInput(f"a share of {fraction} of the local data; use a number above 0 and at most 1")
+    if fraction == 1:
+        return index
+    kept = []
+    for client in range(len(index)):
+        rows = rng.permutation(index[client])
+        kept.append(np.sort(rows[: max(1, round(fraction * len(rows)))]))
+    return Ragged.of(kept)
+
+
+def subset(labels: Array, count: int, rng: np.random.Generator) -> Array:
+    """`count` random rows, sorted, with every class within one of its proportional number.
+
+    >>> rows = subset(np.array([0, 0, 0, 0, 1, 1]), 3, np.random.default_rng(0))
+    >>> np.array([0, 0, 0, 0, 1, 1])[rows].tolist()
+    [0, 0, 1]
+    """
+    if not 1 <= count <= len(labels):
+        raise BadInput(f"cannot take {count} of {len(labels)} samples; use 1..{len(labels)}")
+    _, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    quota, remainder = divmod(count * sizes, len(labels))
+    order = rng.permutation(len(sizes))  # equal remainders in random order
+    largest = order[np.argsort(-remainder[order], kind="stable")]
+    quota[largest[: count - quota.sum()]] += 1
+    rows = [rng.permutation(np.flatnonzero(position == c))[: quota[c]] for c in range(len(sizes))]
+    return np.sort(np.concatenate(rows))
+
+
+def _check_clients(samples: int, clients: int) -> None:
+    if not 1 <= clients <= samples:
+        raise BadInput(f"{clients} clients for {samples} samples; use 1..{samples} clients")
+
+
+def _check_shards(sizes: Array, shards: Array) -> None:
+    short = np.flatnonzero(sizes < shards)
+    if len(short):
+        raise BadInput(
+            f"a class of {sizes[short[0]]} samples cannot be cut into {shards[short[0]]} shards; "
+            "use fewer clients or fewer classes per client"
+        )

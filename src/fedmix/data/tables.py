@@ -1,0 +1,90 @@
+"""Parquet tables read in batches; what is damaged is said to be, with the file's name."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmix.data.federated import Array
+from fedmix.errors import BadInput, DataError
+
+BATCH = 8192
+INSTALL = "reading this data needs pyarrow and Pillow; run: pip install 'fedmix[data]'"
+
+
+def damaged(path: Path, what: str) -> DataError:
+    """The error to raise; a link of the hub's cache would come back, so it is what it points to that has to go."""
+    culprit = path.resolve() if path.is_symlink() else "the file"
+    return DataError(f"{path}: {what}; delete {culprit} and fetch it again")
+
+
+def count(files: Sequence[Path]) -> int:
+    """How many rows the files hold together."""
+    rows = sum(int(_open(path).metadata.num_rows) for path in files)
+    if rows == 0:
+        raise damaged(files[0], "the table has no rows")
+    return rows
+
+
+def batches(files: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple[Path, Any]]:
+    """Record batches with these columns, each with the file it is from; shows progress if it takes long."""
+    start, shown, done, total = time.monotonic(), False, 0, count(files)
+    for path in files:
+        table = _open(path)
+        missing = [c for c in columns if c not in table.schema_arrow.names]
+        if missing:
+            raise damaged(path, f"there is no column {missing[0]!r}, only {', '.join(table.schema_arrow.names)}")
+        for batch in _guarded(path, table.iter_batches(BATCH, columns=list(columns))):
+            yield path, batch
+            done += batch.num_rows
+            if sys.stderr.isatty() and time.monotonic() - start > 2:
+                shown = True
+                print(f"\rdecoding {path}: {done / total:4.0%}", end="", file=sys.stderr, flush=True)
+    if shown:
+        print(file=sys.stderr)
+
+
+def _open(path: Path) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise BadInput(INSTALL) from error
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise damaged(path, f"this is no whole parquet file ({first_line(error)})") from error
+
+
+def _guarded(path: Path, reader: Iterator[Any]) -> Iterator[Any]:
+    """What `reader` yields; its errors, but not those of the loop that uses it, mean a damaged file."""
+    import pyarrow
+
+    while True:
+        try:
+            batch = next(reader, None)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise damaged(path, f"the table is damaged ({first_line(error)})") from error
+        if batch is None:
+            return
+        yield batch
+
+
+def labels(path: Path, column: Any, classes: int) -> Array:
+    """Integer labels, all in 0..classes-1."""
+    import pyarrow
+
+    if not pyarrow.types.is_integer(column.type) or column.null_count:
+        raise damaged(path, f"labels are {column.type} with {column.null_count} missing, not integers")
+    values: Array = column.to_numpy(zero_copy_only=False).astype(np.int64)
+    outside = values[(values < 0) | (values >= classes)]
+    if len(outside):
+        raise damaged(path, f"label {outside[0]} is outside 0..{classes - 1}")
+    return values
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,101 @@
+"""From stored samples to model inputs, in two steps: to units (in which means are taken and travel), then normalised.
+
+Both steps work on tensors of any leading shape, on any device, and draw nothing: crops and flips come from the plan.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Transform(Protocol):
+    """How stored samples become model inputs. `pad` is the crop's margin; 0 means no augmentation."""
+
+    @property
+    def pad(self) -> int: ...
+
+    def units(self, raw: Tensor) -> Tensor: ...
+
+    def normalise(self, x: Tensor) -> Tensor: ...
+
+    def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
+        """Random samples, in units, that say nothing about anyone's data (`shape` starts with their number)."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Float arrays that the model takes as they are."""
+
+    pad: int = 0
+
+    def units(self, raw: Tensor) -> Tensor:
+        return raw.to(torch.float32)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        return x
+
+    def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
+        return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
+
+
+@dataclass(frozen=True)
+class Images:
+    """uint8 images (..., H, W, C) as (..., C, H, W): pixels in [0, 1], then standardised with `mean` and `std` per channel.
+
+    `invert` makes ink on white paper bright on black. With `pad` > 0, training images are zero-padded by it, cropped back to
+    size and flipped at the offsets that the plan drew.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    pad: int = 0
+    invert: bool = False
+
+    def units(self, raw: Tensor) -> Tensor:
+        x = raw.movedim(-1, -3).to(torch.float32) / 255
+        return 1 - x if self.invert else x
+
+    def normalise(self, x: Tensor) -> Tensor:
+        mean, std = (torch.tensor(v, dtype=x.dtype, device=x.device).view(-1, 1, 1) for v in (self.mean, self.std))
+        return (x - mean) / std
+
+    def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
+        """Normal noise that is standard after normalisation."""
+        mean, std = (np.asarray(v, np.float32)[:, None, None] for v in (self.mean, self.std))
+        return torch.from_numpy(mean + std * rng.standard_normal(shape, dtype=np.float32))
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """Integer sequences (..., T) as one-hot vectors (..., T, size); a mean of these is exact under any linear embedding."""
+
+    size: int
+    pad: int = 0
+
+    def units(self, raw: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(raw.long(), self.size).to(torch.float32)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        return x
+
+    def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
+        """Text of characters chosen at random."""
+        return self.units(torch.from_numpy(rng.integers(0, self.size, shape[:-1])))
+
+
+def crop_and_flip(images: Tensor, draws: Tensor, pad: int) -> Tensor:
+    """Zero-pad (n, C, H, W) by `pad`, take the window at each image's (row, column) offset, mirror it where flip is 1.
+
+    `draws` is (n, 3): row and column offsets in 0..2·pad, and 0 or 1. An offset of `pad` leaves the image in place.
+    """
+    n, _, height, width = images.shape
+    padded = torch.nn.functional.pad(images, (pad, pad, pad, pad))
+    draws = draws.long()
+    rows = draws[:, 0, None] + torch.arange(height, device=images.device)
+    columns = torch.arange(width, device=images.device).expand(n, width)
+    columns = draws[:, 1, None] + torch.where(draws[:, 2, None] == 1, width - 1 - columns, columns)
+    sample = torch.arange(n, device=images.device)
+    return padded.permute(0, 2, 3, 1)[sample[:, None, None], rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

@@ -70,7 +70,9 @@ def federated(kind: str, sizes: tuple[int, ...] = RAGGED, *, pad: int = 2, seed:
         transform = Images((0.5,) * shape[0], (0.25,) * shape[0], pad=pad)
     y = rng.integers(0, classes, total + tests)
     clients = Ragged.of(np.split(rng.permutation(total), np.cumsum(sizes)[:-1]))
-    return FederatedData(x[:total], y[:total], clients, x[total:], y[total:], classes, transform, private=private, name="synthetic")
+    return FederatedData(
+        x[:total], y[:total], clients, x[total:], y[total:], classes, transform, private=private, name="synthetic"
+    )
 
 
 def model_and_batch(kind: str, B: int, *, seed: int = 0, means: int = 1) -> tuple[Model, Params, Batch]:

@@ -64,7 +64,9 @@ class Federation:
         changes: Changes | None = None,
         chunk: int | None = None,
     ) -> None:
-        self.device = torch.device(device)
+        if seed < 0:
+            raise BadInput(f"seed={seed} must not be negative")
+        self.device = _device(device)
         self.objective, self.training, self.seed, self.changes = objective, training, seed, changes
         self.needs = objective.needs
         self.loss = loss or (cross_entropy if data.classes is not None else squared_error)
@@ -96,6 +98,8 @@ class Federation:
 
         Every `evaluate_every` rounds, and after the last, the round carries test metrics.
         """
+        if evaluate_every < 1:
+            raise BadInput(f"evaluate_every={evaluate_every} must be at least 1")
         while self.round < rounds:
             local_loss, traffic = self._train_round()
             self.round += 1
@@ -145,7 +149,7 @@ class Federation:
             encode = self.data.units
         traffic = self.exchange.refresh(self.data, encode, every_round=layer > 0)
         traffic = traffic + self.exchange.deliver(chosen.tolist())
-        if layer:
+        if layer and self.exchange.how.source == "pool":
             others = len(self.data.clients) - len(chosen)
             traffic = traffic + Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * others)
         pool = self.exchange.pool
@@ -180,8 +184,10 @@ class Federation:
         def part(prefix: str) -> dict[str, Tensor]:
             return {n.removeprefix(prefix): t for n, t in saved.items() if n.startswith(prefix)}
 
-        if part("params.").keys() != self.params.keys():
-            raise BadInput("this state belongs to another model: its parameters have other names")
+        if {n: p.shape for n, p in part("params.").items()} != {n: p.shape for n, p in self.params.items()}:
+            raise BadInput("this state belongs to another model: its parameters have other names or shapes")
+        if bool(part("exchange.")) != (self.exchange is not None):
+            raise BadInput("this state belongs to another objective: one of the two uses means and the other does not")
         if self.round:
             raise BadInput("restore a state into a new Federation, before its first round")
         for past in range(int(saved["round"])):
@@ -193,6 +199,14 @@ class Federation:
         self.traffic = Traffic(**{n: int(t) for n, t in part("traffic.").items()})
         if self.exchange:
             self.exchange.restore(part("exchange."), self.data)
+
+
+def _device(name: str | torch.device) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise BadInput(f"device {str(name)!r} cannot be used ({reason}); choose 'cpu', or 'cuda' where there is a GPU") from error
 
 
 def _check(data: FederatedData, objective: Objective, training: Training, exchange: Exchange | None) -> None:

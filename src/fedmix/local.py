@@ -48,7 +48,7 @@ def _descend(
     def loss(trained: Params) -> Tensor:
         return phase.objective(model, params | trained, anchor, batch)
 
-    gradient, value = grad_and_value(loss)({name: params[name] for name in model.tail(phase.layer).names})
+    gradient, value = grad_and_value(loss)({name: params[name] for name in model.tail(phase.layer).trained})
     params, velocity = dict(params), dict(velocity)
     for name, slope in gradient.items():
         if training.weight_decay:

@@ -23,10 +23,9 @@ def average(updates: Iterable[Updates], samples: Mapping[int, int]) -> tuple[Par
     weights: Params = {}
     loss = 0.0
     for chunk in updates:
-        device = chunk.losses.device
-        share = torch.tensor([samples[k] / total for k in chunk.clients], dtype=torch.float32, device=device)
+        share = torch.tensor([samples[k] / total for k in chunk.clients], dtype=torch.float64)
         for name, stacked in chunk.params.items():
-            part = torch.tensordot(share.to(stacked.dtype), stacked, 1)
+            part = torch.tensordot(share.to(stacked), stacked, 1)
             weights[name] = weights[name] + part if name in weights else part
-        loss += float(share.to(chunk.losses.dtype) @ chunk.losses)
+        loss += float(share.to(chunk.losses) @ chunk.losses)
     return weights, loss

@@ -1,6 +1,8 @@
 """How a federation trains: who takes part in a round and how each client steps."""
 
+import math
 from dataclasses import dataclass
+from numbers import Integral
 
 from fedmix.errors import BadInput
 
@@ -19,15 +21,15 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in ("clients_per_round", "epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"training.{name}={getattr(self, name)} must be at least 1")
+            if not isinstance(getattr(self, name), Integral) or getattr(self, name) < 1:
+                raise BadInput(f"training.{name}={getattr(self, name)} must be at least 1, and a whole number")
         for name in ("lr", "lr_decay"):
-            if not getattr(self, name) > 0:
-                raise BadInput(f"training.{name}={getattr(self, name)} must be positive")
+            if not 0 < getattr(self, name) < math.inf:
+                raise BadInput(f"training.{name}={getattr(self, name)} must be positive and finite")
         if not 0 <= self.momentum < 1:
             raise BadInput(f"training.momentum={self.momentum} is outside [0, 1)")
-        if not self.weight_decay >= 0:
-            raise BadInput(f"training.weight_decay={self.weight_decay} must not be negative")
+        if not 0 <= self.weight_decay < math.inf:
+            raise BadInput(f"training.weight_decay={self.weight_decay} must not be negative or infinite")
 
     def rate(self, round_: int) -> float:
         """The learning rate of a round, counted from 0."""

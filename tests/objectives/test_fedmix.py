@@ -1,5 +1,6 @@
 """FedMix against textbooks: double backward, finite differences, linearity, and the order of its error."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
@@ -122,7 +123,7 @@ def test_error_falls_with_the_square_of_lambda() -> None:
     def fedmix(lam: float, expand: Literal["loss", "logits"]) -> Tensor:
         return FedMix(lam, expand=expand)(model, params, NONE, means)
 
-    gaps = {
+    gaps: dict[str, Callable[[float], Tensor]] = {
         "loss": lambda lam: fedmix(lam, "loss") - global_mixup(lam),
         "logits": lambda lam: fedmix(lam, "logits") - global_mixup(lam),
         "between": lambda lam: fedmix(lam, "logits") - fedmix(lam, "loss"),

@@ -67,7 +67,13 @@ def test_mixup_by_hand() -> None:
     """λ = ¼, x̃ = ¾·1 + ¼·5 = 2, z = 4: ½·16 − 4·(¾·3 + ¼·7) = −8 + … = 8 − 16 = −8."""
     model, params = scalar_model()
     batch = Batch(
-        tensor([1.0]), tensor([3.0]), tensor(1.0), torch.tensor(0), partner_x=tensor([5.0]), partner_y=tensor([7.0]), lam=tensor(0.25)[0]
+        tensor([1.0]),
+        tensor([3.0]),
+        tensor(1.0),
+        torch.tensor(0),
+        partner_x=tensor([5.0]),
+        partner_y=tensor([7.0]),
+        lam=tensor(0.25)[0],
     )
     for objective in (LocalMix(lam=0.25), GlobalMix(lam=0.25), LocalMix(alpha=1.0), GlobalMix(alpha=0.4)):
         assert float(objective(model, params, params, batch)) == pytest.approx(-8.0, abs=1e-12)
@@ -84,7 +90,7 @@ def test_momentum_and_decay_follow_torch_sgd() -> None:
     for _ in range(5):
         ours, velocity, _ = local_step(model, Supervised().phases(), training, ours, velocity, params, batch, 0.05)
         optimiser.zero_grad()
-        (-(batch.y * torch.log_softmax(model(theirs, batch.x, batch.key), -1)).sum(-1).mean()).backward()
+        torch.autograd.backward(-(batch.y * torch.log_softmax(model(theirs, batch.x, batch.key), -1)).sum(-1).mean())
         optimiser.step()
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name].detach(), rtol=1e-10, atol=1e-12)
@@ -140,6 +146,7 @@ def test_a_sum_joins_every_phase() -> None:
         (lambda: Hidden(FedMix(0.1), 0), "layer=0; hidden states exist after layer 1"),
         (lambda: Hidden(Hidden(FedMix(0.1), 1), 2), "do not nest"),
         (lambda: Hidden(FedMix(0.1), 1) + Hidden(FedMix(0.1), 2), "several phases"),
+        (lambda: Hidden(FedMix(0.1), 1) + NaiveMix(0.1), "one mixes at layer 1, the other at 0"),
         (lambda: FedMix(0.1) + NaiveMix(0.1, per="sample"), "one needs means='batch', the other 'sample'"),
     ],
 )

@@ -28,7 +28,7 @@ class Ragged:
 
     @staticmethod
     def of(groups: Iterable[Sequence[int] | Array]) -> "Ragged":
-        arrays = [np.asarray(g, dtype=np.int64) for g in groups]
+        arrays = [_row_numbers(client, np.asarray(g)) for client, g in enumerate(groups)]
         flat = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
         return Ragged(flat, np.concatenate([[0], np.cumsum([len(a) for a in arrays])]).astype(np.int64))
 
@@ -49,6 +49,16 @@ class Ragged:
         if not 0 <= client < len(self):
             raise IndexError(f"client {client} of {len(self)}")
         return self.flat[self.offsets[client] : self.offsets[client + 1]]
+
+
+def _row_numbers(client: int, rows: Array) -> Array:
+    """Masks and fractions would turn into other rows without a word."""
+    if rows.ndim != 1 or (len(rows) and not np.issubdtype(rows.dtype, np.integer)):
+        raise BadInput(
+            f"client {client}: its rows are {rows.dtype} of shape {rows.shape}; "
+            "give a list of row numbers (np.flatnonzero turns a mask into one)"
+        )
+    return rows.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -77,19 +87,31 @@ class FederatedData:
             if len(x) != len(y):
                 raise BadInput(f"{self.name}: {len(x)} {part} inputs but {len(y)} labels; give one label per input")
             self._check_values(part, x, y)
+        if self.test_x.shape[1:] != self.x.shape[1:]:
+            raise BadInput(
+                f"{self.name}: test inputs have shape {self.test_x.shape[1:]} but training inputs {self.x.shape[1:]}; "
+                "make them alike"
+            )
+        if not len(self.test_x):
+            raise BadInput(f"{self.name}: no test samples; give at least one, for without them nothing can be evaluated")
         if len(self.clients) == 0:
             raise BadInput(f"{self.name}: no clients; give the rows of at least one")
-        self._check_rows(range(len(self.clients)), self.clients.flat)
+        self._check_rows("", self.clients, len(self.x))
         empty = np.flatnonzero(self.clients.sizes == 0)
         if len(empty):
             raise BadInput(
                 f"{self.name}: client {empty[0]} has no samples ({len(empty)} such); leave empty clients out or use fewer clients"
             )
+        if self.test_clients is not None:
+            self._check_rows("test ", self.test_clients, len(self.test_x))
+            if len(self.test_clients) != len(self.clients) or not self.test_clients.sizes.all():
+                raise BadInput(f"{self.name}: test_clients must give every one of the {len(self.clients)} clients a test sample")
 
-    def _check_rows(self, clients: Iterable[int], rows: Array) -> None:
-        if len(rows) and (rows.min() < 0 or rows.max() >= len(self.x)):
-            bad = next(k for k in clients if len(self.clients[k]) and not 0 <= self.clients[k].max() < len(self.x))
-            raise BadInput(f"{self.name}: client {bad} names a row outside 0..{len(self.x) - 1}")
+    def _check_rows(self, part: str, clients: Ragged, rows: int) -> None:
+        outside = np.flatnonzero((clients.flat < 0) | (clients.flat >= rows))
+        if len(outside):
+            bad = int(np.searchsorted(clients.offsets, outside[0], side="right")) - 1
+            raise BadInput(f"{self.name}: client {bad} names a {part}row outside 0..{rows - 1}")
 
     def _check_values(self, part: str, x: Array, y: Array) -> None:
         for what, values in (("inputs", x), ("labels", y)):
@@ -102,6 +124,8 @@ class FederatedData:
                 raise BadInput(
                     f"{self.name}: {part} targets have shape {y.shape}; regression needs (n, d), classification needs `classes`"
                 )
+        elif y.ndim != 1:
+            raise BadInput(f"{self.name}: {part} labels have shape {y.shape}; with `classes` give one integer per sample, (n,)")
         elif not np.issubdtype(y.dtype, np.integer):
             raise BadInput(f"{self.name}: {part} labels are {y.dtype}; with `classes` they must be integers")
         elif len(y) and (int(y.min()) < 0 or int(y.max()) >= self.classes):

@@ -91,7 +91,7 @@ class Vectorised:
         losses: Tensor,
     ) -> None:
         """Name the client and the step where numbers stopped being finite, if any did."""
-        finite = torch.stack([torch.isfinite(p.flatten(1)).all(1) for p in params.values()]).all(0)
+        finite = torch.stack([torch.isfinite(p.reshape(len(p), -1)).all(1) for p in params.values()]).all(0)
         bad = ~(finite & torch.isfinite(losses).all(1))
         if not bad.any():
             return

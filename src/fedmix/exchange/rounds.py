@@ -75,7 +75,7 @@ class MeanExchange:
         """Have clients send what is due and rebuild the pool if anything came. `every_round`: all of them, now."""
         if self.version == 0 or every_round:
             due = set(range(self.clients))
-        elif self.pending and len(self.pending) >= self.how.wait * self.clients:
+        elif self.pending and len(self.pending) / self.clients >= self.how.wait:
             due = set(self.pending)
         else:
             return Traffic()

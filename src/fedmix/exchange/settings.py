@@ -1,5 +1,6 @@
 """What clients release and how the server pools it, as one value."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,7 +30,7 @@ class Exchange:
 
     def __post_init__(self) -> None:
         if self.m != "all":
-            if not isinstance(self.m, int | float) or self.m <= 0:
+            if not isinstance(self.m, int | float) or not self.m > 0:
                 raise BadInput(f"exchange.m={self.m!r}: M_k must be at least 1, a fraction of n_k in (0, 1), or 'all'")
             if isinstance(self.m, float) and self.m >= 1:
                 raise BadInput(
@@ -37,8 +38,8 @@ class Exchange:
                 )
         if self.cutoff < 1:
             raise BadInput(f"exchange.cutoff={self.cutoff} must be at least 1 (1 cuts nobody off)")
-        if not self.noise >= 0:
-            raise BadInput(f"exchange.noise={self.noise} must not be negative")
+        if not 0 <= self.noise < math.inf:
+            raise BadInput(f"exchange.noise={self.noise} must not be negative or infinite")
         if self.average < 1:
             raise BadInput(f"exchange.average={self.average} must be at least 1 (1 leaves the entries as they came)")
         if not 0 <= self.wait <= 1:
@@ -53,7 +54,7 @@ class Exchange:
         """M_k for a client with that many samples."""
         if self.m == "all":
             return samples
-        size = self.m if isinstance(self.m, int) else max(1, int(self.m * samples))
+        size = self.m if isinstance(self.m, int) else max(1, int(self.m * samples + 1e-9))  # 0.29 * 100 is 28.999…
         if size > samples:
             raise BadInput(
                 f"exchange.m={self.m} is more than the {samples} samples of client {client}; "

@@ -28,8 +28,8 @@ class Model:
     """`model(params, x, key)` runs the module with these parameters; with `key=None` as in evaluation (no dropout).
 
     The module itself is copied and never changed. Its dropout layers are replaced by ones whose masks are hashed from `key`,
-    so that a step gives the same result alone, vectorised and on any device. An `nn.Sequential` can be cut at a layer:
-    `head(k)` is its first k children, `tail(k)` the rest.
+    so that a step gives the same result alone, vectorised and on any device; one that is called twice drops the same twice.
+    An `nn.Sequential` can be cut at a layer: `head(k)` is its first k children, `tail(k)` the rest.
 
     >>> model = Model(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     >>> model(model.init(), torch.zeros(5, 3)).shape
@@ -51,6 +51,7 @@ class Model:
         self._buffers = {name: b for name, b in training.named_buffers() if name not in self._keys}
         self._cuts: dict[tuple[int | None, int | None], Model] = {}
         self.names = tuple(name for name, _ in training.named_parameters())
+        self.trained = tuple(name for name, p in training.named_parameters() if p.requires_grad)
 
     def init(self) -> Params:
         """A fresh copy of the parameters the module came with."""
@@ -77,7 +78,7 @@ class Model:
         return self._cut(self._layer(layer), None) if layer else self
 
     def _layer(self, layer: int) -> int:
-        if not isinstance(self.module, nn.Sequential):
+        if not isinstance(self.module, nn.Sequential) or type(self.module).forward is not nn.Sequential.forward:
             raise BadInput(
                 f"a {type(self.module).__name__} cannot start from layer {layer}; hidden-state mixing needs an nn.Sequential"
             )
@@ -90,18 +91,22 @@ class Model:
             cut = copy.copy(self)
             part = slice(start, stop)
             cut._setup(_children(self.module, part), _children(self._evaluating, part), self.loss)
+            tied = set(cut.names) - set(self.names)
+            if tied:
+                raise BadInput(f"the model cannot be cut at layer {start}: {min(tied)!r} is tied to a weight before the cut")
             self._cuts[start, stop] = cut
         return self._cuts[start, stop]
 
 
 def _children(module: nn.Module, part: slice) -> nn.Sequential:
-    return nn.Sequential(OrderedDict(list(module.named_children())[part])).train(module.training)
+    # Not named_children(), which leaves out an object that it has met before, such as one ReLU in two places.
+    return nn.Sequential(OrderedDict(list(module._modules.items())[part])).train(module.training)  # type: ignore[arg-type]
 
 
 def _with_keyed_dropout(module: nn.Module) -> nn.Module:
     site = 0
     for parent in list(module.modules()):
-        for name, child in parent.named_children():
+        for name, child in list(parent._modules.items()):  # every place, also those that share one object
             if isinstance(child, nn.modules.dropout._DropoutNd):
                 whole_channels = not isinstance(child, nn.Dropout)
                 setattr(parent, name, KeyedDropout(child.p, site, whole_channels))
@@ -119,6 +124,8 @@ def check_fits(model: Model, x: Tensor, y: Tensor) -> None:
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).strip().splitlines()[0]
         raise BadInput(f"the model does not take inputs of shape {tuple(x.shape)}: {reason}") from error
+    if not isinstance(first, Tensor):
+        raise BadInput(f"the model returns a {type(first).__name__}; it must return one tensor of outputs")
     if first.shape != y.shape:
         raise BadInput(
             f"the model's output has shape {tuple(first.shape)} but the labels {tuple(y.shape)}; "

@@ -22,7 +22,8 @@ class KeyedDropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.whole_channels else tuple(x.shape)
-        return x * keep_mask(self.key, self.site, shape, self.p).to(x.dtype) / (1 - self.p)
+        scale = 1 / (1 - self.p) if self.p < 1 else 0.0
+        return x * keep_mask(self.key, self.site, shape, self.p).to(x.dtype) * scale
 
 
 class Embedding(nn.Module):

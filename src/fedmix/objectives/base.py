@@ -25,6 +25,10 @@ class Needs:
     alpha: float | None = None
     layer: int = 0
 
+    @property
+    def mixes(self) -> bool:
+        return self.means is not None or self.partner is not None
+
     def __or__(self, other: "Needs") -> "Needs":
         merged: dict[str, Any] = {}
         for field in fields(self):
@@ -32,6 +36,8 @@ class Needs:
             if a and b and a != b:
                 raise BadInput(f"these objectives cannot be added: one needs {field.name}={a!r}, the other {b!r}")
             merged[field.name] = a or b
+        if self.mixes and other.mixes and self.layer != other.layer:
+            raise BadInput(f"these objectives cannot be added: one mixes at layer {self.layer}, the other at {other.layer}")
         return Needs(**merged)
 
 
@@ -102,6 +108,12 @@ def ratio(who: str, lam: float) -> None:
     """Refuse a mixing ratio that is none."""
     if not 0 <= lam <= 1:
         raise BadInput(f"{who}: lam={lam} is outside [0, 1]; small values such as 0.05 to 0.2 are usual")
+
+
+def one_of(who: str, field: str, value: str, *allowed: str) -> None:
+    """Refuse a word that is not among those allowed."""
+    if value not in allowed:
+        raise BadInput(f"{who}: {field}={value!r} is unknown; choose one of {', '.join(allowed)}")
 
 
 def received(batch: Batch) -> tuple[Tensor, Tensor]:

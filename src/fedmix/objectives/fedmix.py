@@ -9,7 +9,7 @@ from torch.func import jvp
 
 from fedmix.errors import BadInput
 from fedmix.models.functional import Model
-from fedmix.objectives.base import MeansPer, Needs, Objective, batch_mean, ratio, received
+from fedmix.objectives.base import MeansPer, Needs, Objective, batch_mean, one_of, ratio, received
 from fedmix.types import Batch, Params
 
 
@@ -29,6 +29,9 @@ class FedMix(Objective):
 
     def __post_init__(self) -> None:
         ratio("FedMix", self.lam)
+        one_of("FedMix", "scale", self.scale, "proposition", "algorithm")
+        one_of("FedMix", "expand", self.expand, "loss", "logits")
+        one_of("FedMix", "per", self.per, "batch", "sample")
         if self.scale == "algorithm" and self.expand == "logits":
             raise BadInput("FedMix: scale='algorithm' speaks of the loss expansion; with expand='logits' leave scale out")
 

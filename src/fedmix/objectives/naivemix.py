@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedmix.models.functional import Model
-from fedmix.objectives.base import MeansPer, Needs, Objective, ratio, received
+from fedmix.objectives.base import MeansPer, Needs, Objective, one_of, ratio, received
 from fedmix.objectives.mixup import mixed_loss
 from fedmix.types import Batch, Params
 
@@ -19,6 +19,7 @@ class NaiveMix(Objective):
 
     def __post_init__(self) -> None:
         ratio("NaiveMix", self.lam)
+        one_of("NaiveMix", "per", self.per, "batch", "sample")
 
     @property
     def needs(self) -> Needs:

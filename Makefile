@@ -1,0 +1,36 @@
+# make demo and make test are all a newcomer needs; both set up .venv first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+# Threads that wait for each other by spinning make a busy machine ten times slower.
+export OMP_WAIT_POLICY = PASSIVE
+
+.PHONY: demo test lint types check format clean
+
+demo: $(VENV)/.ready
+	$(BIN)/python examples/demo.py
+
+test: lint types check
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
+
+check: $(VENV)/.ready
+	$(BIN)/pytest
+
+format: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# Versions are pinned in constraints.txt, so that every machine runs the same.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

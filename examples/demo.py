@@ -1,0 +1,136 @@
+"""FedAvg, NaiveMix and FedMix on scikit-learn's digits, 20 clients with two classes each: a table and a picture.
+
+    python examples/demo.py [--rounds 40] [--seeds 3] [--out demo-out]
+
+The nine runs are independent; they are shared out over the machine's cores.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+ALGORITHMS = {"fedavg": "FedAvg", "naivemix": "NaiveMix", "fedmix": "FedMix"}
+Job = tuple[str, int]
+
+
+def train(job: Job, rounds: int) -> list[float]:
+    """One run; the accuracy after every round, in percent."""
+    from fedmix.presets import federation
+
+    algorithm, seed = job
+    accuracies = []
+    for done in federation("digits", algorithm, seed=seed).run(rounds):
+        assert done.metrics is not None
+        accuracies.append(100 * done.metrics["accuracy"])
+        if REPORTS is not None:
+            REPORTS.put((algorithm, accuracies[-1]))
+    return accuracies
+
+
+REPORTS: "Queue[tuple[str, float]] | None" = None
+
+
+def start_worker(reports: "Queue[tuple[str, float]]", threads: int) -> None:
+    global REPORTS
+    import signal
+
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(threads)
+    REPORTS = reports
+
+
+def run_all(jobs: list[Job], rounds: int, console: Console) -> dict[Job, list[float]]:
+    """All runs, as many at once as there are cores, with a bar for each algorithm."""
+    context = multiprocessing.get_context("spawn")
+    reports: Any = context.Queue()
+    workers = min(len(jobs), os.cpu_count() or 1)
+    columns = (
+        TextColumn("{task.description:10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[now]}"),
+        TimeElapsedColumn(),
+    )
+    with context.Pool(workers, start_worker, (reports, 1)) as pool, Progress(*columns, console=console) as progress:
+        seeds = len(jobs) // len(ALGORITHMS)
+        bars = {a: progress.add_task(name, total=rounds * seeds, now="") for a, name in ALGORITHMS.items()}
+        results = {job: pool.apply_async(train, (job, rounds)) for job in jobs}
+        for _ in range(len(jobs) * rounds):
+            while reports.empty():
+                failed = [r for r in results.values() if r.ready() and not r.successful()]
+                if failed:
+                    failed[0].get()
+                time.sleep(0.05)
+            algorithm, accuracy = reports.get()
+            progress.update(bars[algorithm], advance=1, now=f"{accuracy:5.1f} %")
+        return {job: result.get() for job, result in results.items()}
+
+
+def draw(curves: dict[str, np.ndarray[Any, Any]], path: Path) -> None:
+    """Mean accuracy by round, with the range over seeds."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    rounds = np.arange(1, curves["fedavg"].shape[1] + 1)
+    for (algorithm, name), colour in zip(ALGORITHMS.items(), ("#777777", "#3b7dd8", "#d8573b"), strict=True):
+        runs = curves[algorithm]
+        axes.plot(rounds, runs.mean(0), color=colour, label=name, linewidth=2)
+        axes.fill_between(rounds, runs.min(0), runs.max(0), color=colour, alpha=0.15, linewidth=0)
+    axes.set(xlabel="round", ylabel="test accuracy, %", ylim=(0, 100), xlim=(1, rounds[-1]))
+    axes.set_title(f"digits, 20 clients with two classes each ({len(curves['fedavg'])} seeds)", fontsize=11)
+    axes.legend(loc="lower right", frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("demo-out"))
+    args = parser.parse_args()
+    if args.rounds < 1 or args.seeds < 1:
+        parser.error("--rounds and --seeds must be at least 1")
+    console = Console()
+    jobs = [(algorithm, seed) for seed in range(args.seeds) for algorithm in ALGORITHMS]
+    started = time.perf_counter()
+    try:
+        results = run_all(jobs, args.rounds, console)
+    except KeyboardInterrupt:
+        console.print("stopped; nothing was written")
+        return 130
+    curves = {a: np.array([results[a, seed] for seed in range(args.seeds)]) for a in ALGORITHMS}
+    shown = [r for r in (10, 20, 40) if r <= args.rounds] or [args.rounds]
+    table = Table(title=f"Test accuracy on digits, %: mean ± deviation over {args.seeds} seeds")
+    table.add_column("algorithm")
+    for r in shown:
+        table.add_column(f"round {r}", justify="right")
+    for algorithm, name in ALGORITHMS.items():
+        cells = (curves[algorithm][:, r - 1] for r in shown)
+        table.add_row(name, *(f"{c.mean():.1f} ± {c.std():.1f}" for c in cells))
+    console.print(table)
+    args.out.mkdir(parents=True, exist_ok=True)
+    draw(curves, args.out / "digits.png")
+    console.print(f"curves: {args.out / 'digits.png'}   ({time.perf_counter() - started:.0f} s)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -26,13 +26,24 @@ from fedmix.types import Batch, Params
 Step = Callable[[Params, Params, Params, Batch, Tensor], tuple[Params, Params, Tensor]]
 
 
+# On a CPU, stacking clients pays while their weights stay in its caches. Measured with 15 clients of the paper's VGG (14 MB
+# each): 1159 ms a step stacked, 887 ms one by one; with 10 of LeNet-5 (0.25 MB each) stacking is three times faster.
+CPU_STACKS_BELOW = 8 * 2**20
+
+
 class Vectorised:
-    """Runs up to `chunk` clients at once (all of them, unless told otherwise); halves that when the device's memory is short."""
+    """Runs up to `chunk` clients at once, and halves that when the device's memory is short.
+
+    Without `chunk` it takes all of them; on a CPU it takes large models one by one.
+    """
 
     def __init__(self, model: Model, objective: Objective, training: Training, chunk: int | None = None) -> None:
         if chunk is not None and chunk < 1:
             raise BadInput(f"chunk={chunk}: at least one client must run at a time")
-        self.model, self.training, self.chunk = model, training, chunk
+        weights = list(model.module.parameters())
+        large = sum(w.numel() * w.element_size() for w in weights) > CPU_STACKS_BELOW
+        self.chunk = 1 if chunk is None and large and weights[0].device.type == "cpu" else chunk
+        self.model, self.training = model, training
         self.phases = objective.phases()
         self.partners_of_all = objective.needs.partner == "global"
 
@@ -78,6 +89,9 @@ class Vectorised:
         def one(params: Params, velocity: Params, batch: Batch) -> tuple[Params, Params, Tensor]:
             return local_step(self.model, self.phases, self.training, params, velocity, anchor, batch, lr)
 
+        if len(batch.x) == 1:  # nothing to stack, and the plain step is faster than its vmap
+            alone = one(_only(params), _only(velocity), Batch._make(None if f is None else f[0] for f in batch))
+            return _stacked(alone[0]), _stacked(alone[1]), alone[2][None]
         by_client = Batch._make(None if f is None else 0 for f in batch)
         return vmap(one, in_dims=(0, 0, by_client))(params, velocity, batch)
 
@@ -104,3 +118,11 @@ class Vectorised:
 
 def _first(count: int, params: Params) -> Params:
     return {n: p[:count] for n, p in params.items()}
+
+
+def _only(params: Params) -> Params:
+    return {n: p[0] for n, p in params.items()}
+
+
+def _stacked(params: Params) -> Params:
+    return {n: p[None] for n, p in params.items()}

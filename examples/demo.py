@@ -118,7 +118,7 @@ def main() -> int:
         return 130
     curves = {a: np.array([results[a, seed] for seed in range(args.seeds)]) for a in ALGORITHMS}
     shown = [r for r in (10, 20, 40) if r <= args.rounds] or [args.rounds]
-    table = Table(title=f"Test accuracy on digits, %: mean ± deviation over {args.seeds} seeds")
+    table = Table(title=f"Digits: test accuracy, %, over {args.seeds} seeds")
     table.add_column("algorithm")
     for r in shown:
         table.add_column(f"round {r}", justify="right")

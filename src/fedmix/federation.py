@@ -38,7 +38,8 @@ class Federation:
     """Trains `module` on `data` with `objective`, round by round, the same way on every engine.
 
     A run is a pure function of its arguments: the same seed gives the same weights. `changes(round)` may give some clients
-    other rows before a round; it must be a function of the round alone, so that a run can be resumed.
+    other rows before a round; it must be a function of the round alone, so that a run can be resumed. `chunk` and `compile` are
+    for the vectorised engine: how many clients at once, and whether their step is compiled first (as it is on a GPU).
 
     >>> from fedmix import FedMix, Training, data, models
     >>> federation = Federation(models.mlp(64, 10), data.digits(), FedMix(lam=0.1), Training(clients_per_round=5))
@@ -63,6 +64,7 @@ class Federation:
         loss: Loss | None = None,
         changes: Changes | None = None,
         chunk: int | None = None,
+        compile: bool | None = None,
     ) -> None:
         if seed < 0:
             raise BadInput(f"seed={seed} must not be negative")
@@ -79,7 +81,8 @@ class Federation:
         self.exchange = MeanExchange(exchange or Exchange(), seed, len(data.clients)) if self.needs.means else None
         self.engine: Engine
         if engine == "vectorised":
-            self.engine = Vectorised(self.model, objective, training, chunk)
+            compile = self.device.type == "cuda" if compile is None else compile
+            self.engine = Vectorised(self.model, objective, training, chunk=chunk, compile=compile)
         elif engine == "sequential":
             self.engine = Sequential(self.model, objective, training)
         else:

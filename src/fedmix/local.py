@@ -23,7 +23,7 @@ def local_step(
     velocity: Params,
     anchor: Params,
     batch: Batch,
-    lr: float,
+    lr: Tensor | float,
 ) -> tuple[Params, Params, Tensor]:
     """Parameters and momentum after one batch, and the first phase's loss before it."""
     losses = []
@@ -41,7 +41,7 @@ def _descend(
     velocity: Params,
     anchor: Params,
     batch: Batch,
-    lr: float,
+    lr: Tensor | float,
 ) -> tuple[Params, Params, Tensor]:
     """v ← momentum·v + ∇ℓ(w) + decay·w,  w ← w − lr·v, for the parameters that the phase trains; the others stay."""
 

@@ -1,5 +1,6 @@
 """Both engines give the same round: every objective on every model, ragged clients, dropout and augmentation on."""
 
+import warnings
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -39,11 +40,12 @@ def round_of(
     *,
     exactly: bool = False,
     seed: int = 3,
+    sizes: tuple[int, ...] = RAGGED,
     **kwargs: Any,
 ) -> Params:
-    training = Training(clients_per_round=len(RAGGED), epochs=2, batch_size=10, lr=0.01, momentum=0.9, weight_decay=1e-4)
+    training = Training(clients_per_round=len(sizes), epochs=2, batch_size=10, lr=0.01, momentum=0.9, weight_decay=1e-4)
     exchange = Exchange(m=1) if objective.needs.means else None
-    module, data = initialised(SHAPES[kind][0], seed=1), federated(kind, seed=seed)
+    module, data = initialised(SHAPES[kind][0], seed=1), federated(kind, sizes, seed=seed)
     if exactly:
         module, data = module.double(), replace(data, transform=Exactly(data.transform))
     federation = Federation(module, data, objective, training, exchange=exchange, engine=engine, seed=seed, **kwargs)
@@ -72,6 +74,31 @@ def test_engines_agree_in_single_precision(kind: str, name: str) -> None:
     """The median of three seeds: now and then rounding decides a near tie in a max-pool, and that run parts by more."""
     gaps = [apart(*(round_of(kind, OBJECTIVES[name], engine, seed=seed) for engine in ENGINES)) for seed in (3, 4, 5)]
     assert sorted(gaps)[1] < 1e-5
+
+
+def test_the_compiled_step_is_the_same_step() -> None:
+    """Clients of 8, 4 and 2 steps: in the compiled stack of three, one that is done waits masked until half of them are."""
+    plain = round_of("digits_cnn", FedMix(0.1), "vectorised", exactly=True, sizes=(40, 7, 16))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", (DeprecationWarning, FutureWarning))  # the compiler's own
+        fast = round_of("digits_cnn", FedMix(0.1), "vectorised", exactly=True, sizes=(40, 7, 16), compile=True)
+    assert apart(plain, fast) < 1e-10
+
+
+def test_without_a_compiler_it_goes_on_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = round_of("digits_cnn", Supervised(), "vectorised")
+
+    def cannot(*_: Any, **__: Any) -> Any:
+        def run(*_: Any) -> None:
+            raise torch._dynamo.exc.TorchDynamoException("no C++ compiler found")
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", cannot)
+    with pytest.warns(UserWarning, match=r"could not be compiled \(no C\+\+ compiler found\); going on without") as said:
+        slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
+    assert len(said) == 1
+    assert apart(plain, slow) < 1e-6
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3])

@@ -1,13 +1,15 @@
-"""FedAvg, NaiveMix and FedMix on scikit-learn's digits, 20 clients with two classes each: a table and a picture.
+"""FedAvg, NaiveMix and FedMix on scikit-learn's digits, 20 clients with two classes each: a table, a picture, a report.
 
     python examples/demo.py [--rounds 40] [--seeds 3] [--out demo-out]
 
-The nine runs are independent; they are shared out over the machine's cores.
+The nine runs are independent; they are shared out over the machine's cores. Stopped, it goes on where it was.
 """
 
 import argparse
+import json
 import multiprocessing
 import os
+import queue
 import sys
 import time
 from multiprocessing.queues import Queue
@@ -23,24 +25,28 @@ ALGORITHMS = {"fedavg": "FedAvg", "naivemix": "NaiveMix", "fedmix": "FedMix"}
 Job = tuple[str, int]
 
 
-def train(job: Job, rounds: int) -> list[float]:
-    """One run; the accuracy after every round, in percent."""
-    from fedmix.presets import federation
+def train(job: Job, rounds: int, out: Path) -> list[float]:
+    """One run in its own folder; the accuracy after every round, in percent."""
+    from fedmix import Run
+    from fedmix.presets import experiment
 
     algorithm, seed = job
-    accuracies = []
-    for done in federation("digits", algorithm, seed=seed).run(rounds):
-        assert done.metrics is not None
-        accuracies.append(100 * done.metrics["accuracy"])
-        if REPORTS is not None:
-            REPORTS.put((algorithm, accuracies[-1]))
-    return accuracies
+    spec = experiment("digits", algorithm, seed=seed).with_settings({"rounds": rounds})
+    folder = out / "runs" / spec.id
+
+    def listen(line: dict[str, Any]) -> None:
+        assert REPORTS is not None
+        REPORTS.put((algorithm, line["round"], 100 * line["accuracy"]))
+
+    Run(spec, folder).execute(listen, command="make demo")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [100 * json.loads(line)["accuracy"] for line in lines]
 
 
-REPORTS: "Queue[tuple[str, float]] | None" = None
+REPORTS: "Queue[tuple[str, int, float]] | None" = None
 
 
-def start_worker(reports: "Queue[tuple[str, float]]", threads: int) -> None:
+def start_worker(reports: "Queue[tuple[str, int, float]]", threads: int) -> None:
     global REPORTS
     import signal
 
@@ -51,7 +57,7 @@ def start_worker(reports: "Queue[tuple[str, float]]", threads: int) -> None:
     REPORTS = reports
 
 
-def run_all(jobs: list[Job], rounds: int, console: Console) -> dict[Job, list[float]]:
+def run_all(jobs: list[Job], rounds: int, out: Path, console: Console) -> dict[Job, list[float]]:
     """All runs, as many at once as there are cores, with a bar for each algorithm."""
     context = multiprocessing.get_context("spawn")
     reports: Any = context.Queue()
@@ -66,16 +72,17 @@ def run_all(jobs: list[Job], rounds: int, console: Console) -> dict[Job, list[fl
     with context.Pool(workers, start_worker, (reports, 1)) as pool, Progress(*columns, console=console) as progress:
         seeds = len(jobs) // len(ALGORITHMS)
         bars = {a: progress.add_task(name, total=rounds * seeds, now="") for a, name in ALGORITHMS.items()}
-        results = {job: pool.apply_async(train, (job, rounds)) for job in jobs}
-        for _ in range(len(jobs) * rounds):
-            while reports.empty():
-                failed = [r for r in results.values() if r.ready() and not r.successful()]
-                if failed:
-                    failed[0].get()
-                time.sleep(0.05)
-            algorithm, accuracy = reports.get()
+        results = {job: pool.apply_async(train, (job, rounds, out)) for job in jobs}
+        while not all(result.ready() for result in results.values()):
+            try:
+                algorithm, _, accuracy = reports.get(timeout=0.2)
+            except queue.Empty:
+                continue
             progress.update(bars[algorithm], advance=1, now=f"{accuracy:5.1f} %")
-        return {job: result.get() for job, result in results.items()}
+        done = {job: result.get() for job, result in results.items()}
+        for bar in bars.values():
+            progress.update(bar, completed=rounds * seeds)
+        return done
 
 
 def draw(curves: dict[str, np.ndarray[Any, Any]], path: Path) -> None:
@@ -112,9 +119,9 @@ def main() -> int:
     jobs = [(algorithm, seed) for seed in range(args.seeds) for algorithm in ALGORITHMS]
     started = time.perf_counter()
     try:
-        results = run_all(jobs, args.rounds, console)
+        results = run_all(jobs, args.rounds, args.out, console)
     except KeyboardInterrupt:
-        console.print("stopped; nothing was written")
+        console.print("stopped; the same command goes on where it was")
         return 130
     curves = {a: np.array([results[a, seed] for seed in range(args.seeds)]) for a in ALGORITHMS}
     shown = [r for r in (10, 20, 40) if r <= args.rounds] or [args.rounds]
@@ -126,9 +133,13 @@ def main() -> int:
         cells = (curves[algorithm][:, r - 1] for r in shown)
         table.add_row(name, *(f"{c.mean():.1f} ± {c.std():.1f}" for c in cells))
     console.print(table)
-    args.out.mkdir(parents=True, exist_ok=True)
+    from fedmix.report import load_runs, write_html
+
     draw(curves, args.out / "digits.png")
-    console.print(f"curves: {args.out / 'digits.png'}   ({time.perf_counter() - started:.0f} s)")
+    write_html(load_runs([args.out / "runs"]), args.out / "report.html")
+    console.print(
+        f"curves: {args.out / 'digits.png'}   report: {args.out / 'report.html'}   ({time.perf_counter() - started:.0f} s)"
+    )
     return 0
 
 

@@ -223,6 +223,8 @@ def _check(data: FederatedData, objective: Objective, training: Training, exchan
         raise BadInput(
             f"GlobalMix needs raw samples of other clients and {data.name} is private; FedMix and NaiveMix need means only"
         )
+    if needs.means:
+        (exchange or Exchange()).check(data.clients.sizes)
     if exchange is not None and needs.means is None:
         raise BadInput("an exchange was given, but this objective uses no means; leave it out, or use FedMix or NaiveMix")
     if exchange is not None and exchange.split == "class" and data.classes is None:

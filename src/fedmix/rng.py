@@ -5,6 +5,7 @@ every engine sees the same draws. Dropout masks are not stored: they are an inte
 where the data is, and the same on every device, alone or vectorised.
 """
 
+import math
 import zlib
 
 import numpy as np
@@ -40,7 +41,7 @@ def step_keys(seed: int, round_: int, client: int, steps: int) -> np.ndarray:
 
 def keep_mask(key: Tensor, site: int, shape: tuple[int, ...], drop: float) -> Tensor:
     """True where an element survives dropout at rate `drop`; `site` tells the dropout layers of a model apart."""
-    count = int(np.prod(shape))
+    count = math.prod(shape)
     position = torch.arange(count, device=key.device)
     seeded = hash32((key + site * _GOLDEN) & _MASK)
     return (hash32(seeded ^ hash32(position)) >= round(drop * 2**32)).reshape(shape)

@@ -2,9 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from fedmix.errors import BadInput
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,17 @@ class Exchange:
                 raise BadInput(f"exchange.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}")
         if self.source == "own" and self.exclude_own:
             raise BadInput("exchange.source='own' uses a client's own means; it cannot go with exclude_own")
+
+    def check(self, sizes: Array) -> None:
+        """Refuse settings that clients of these sizes cannot meet."""
+        senders = np.flatnonzero(sizes >= (self.cutoff if self.source != "own" else 1))
+        if not len(senders):
+            raise BadInput(
+                f"exchange.cutoff={self.cutoff} leaves no client to send means: the largest has {sizes.max()} samples; lower it"
+            )
+        groups = sum(int(n) // self.group_size(int(k), int(n)) for k, n in zip(senders, sizes[senders], strict=True))
+        if self.average > groups:
+            raise BadInput(f"exchange.average={self.average} is more than the {groups} means that clients release; lower it")
 
     def group_size(self, client: int, samples: int) -> int:
         """M_k for a client with that many samples."""

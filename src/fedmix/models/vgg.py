@@ -1,13 +1,11 @@
 """The paper's modified VGG for CIFAR (appendix B): six 3x3 convolutions, three max-pools, three full layers, no batch norm."""
 
-from collections.abc import Sequence
-
 from torch import nn
 
 WIDTHS = (32, 64, 128, 128, 256, 256)
 
 
-def vgg(classes: int = 10, widths: Sequence[int] = WIDTHS, hidden: int = 512, dropout: float = 0.1) -> nn.Sequential:
+def vgg(classes: int = 10, widths: tuple[int, ...] = WIDTHS, hidden: int = 512, dropout: float = 0.1) -> nn.Sequential:
     """Nine layers for 32x32 images; each child of the result is one of them.
 
     A max-pool follows every second convolution; dropout follows the second and third max-pool and precedes the last layer.

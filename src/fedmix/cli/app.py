@@ -1,0 +1,174 @@
+"""The commands and their options. What they do is in `commands.py`, imported when one runs."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="fedmix",
+    help="Mean-augmented federated learning: train, compare and report FedMix and its relatives.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    epilog="Example:  fedmix compare digits --seeds 3",
+)
+data_app = typer.Typer(help="The data sets: what there is, fetch it, look at it.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+What = Annotated[
+    str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset (digits, cifar10, cifar100, femnist, shakespeare) or a file.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting by dotted path; several values, split by commas, are a sweep."),
+]
+Algorithm = Annotated[
+    str | None,
+    typer.Option(
+        help="fedavg, fedprox, localmix, globalmix, naivemix, fedmix, fedmix-logits, randommix or localmeans; "
+        "'+prox' after it adds FedProx's term, 'hidden-' before it mixes hidden states."
+    ),
+]
+Rounds = Annotated[int | None, typer.Option(help="How many rounds.")]
+Out = Annotated[Path, typer.Option(help="The folder in which each run gets a folder.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Engine = Annotated[str | None, typer.Option(help="vectorised or sequential.")]
+Seeds = Annotated[int, typer.Option(help="How many seeds, from --seed on.")]
+Seed = Annotated[int, typer.Option(help="The (first) seed.")]
+Data = Annotated[Path | None, typer.Option("--data", help="A folder with the hub's parquet files, instead of a download.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+Board = Annotated[bool, typer.Option("--tensorboard", help="Also log to TensorBoard, into each run's folder.")]
+Json = Annotated[bool, typer.Option("--json", help="The result as JSON on standard output, for scripts.")]
+
+
+@app.command(epilog="Example:  fedmix run cifar10 --algorithm naivemix --set objective.lam=0.05,0.1 --seeds 3 --device cuda")
+def run(
+    what: What = "digits",
+    algorithm: Algorithm = None,
+    rounds: Rounds = None,
+    seed: Seed = 0,
+    seeds: Seeds = 1,
+    settings: Set = None,
+    engine: Engine = None,
+    device: Device = None,
+    data: Data = None,
+    out: Out = Path("runs"),
+    tensorboard: Board = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train. One run, or a sweep over seeds and settings; runs that are done are not run again."""
+    from fedmix.cli import commands
+
+    experiments = commands.experiments(what, [algorithm], rounds, seed, seeds, settings or [], engine, device)
+    commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
+
+
+@app.command(epilog="Example:  fedmix compare digits --algorithms fedavg,naivemix,fedmix --seeds 3 --png curves.png")
+def compare(
+    what: What = "digits",
+    algorithms: Annotated[str, typer.Option(help="Names, split by commas.")] = "fedavg,naivemix,fedmix",
+    rounds: Rounds = None,
+    seed: Seed = 0,
+    seeds: Seeds = 3,
+    settings: Set = None,
+    engine: Engine = None,
+    device: Device = None,
+    data: Data = None,
+    out: Out = Path("runs"),
+    png: Annotated[Path | None, typer.Option(help="Write the curves there.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write the curves there.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the table there.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the whole report there.")] = None,
+    tensorboard: Board = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train several algorithms on the same clients, batches and seeds, and show one table."""
+    from fedmix.cli import commands
+
+    chosen = [a.strip() for a in algorithms.split(",") if a.strip()]
+    experiments = commands.experiments(what, chosen, rounds, seed, seeds, settings or [], engine, device)
+    folders = commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
+    commands.write_reports(folders, pictures=[p for p in (png, svg) if p], csv=csv, html=html)
+
+
+@app.command(epilog="Example:  fedmix resume runs/digits-fedmix-s0-1a2b3c4d5e")
+def resume(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs that were stopped.")],
+    rounds: Rounds = None,
+    data: Data = None,
+    tensorboard: Board = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Go on with runs that were stopped or killed, or add rounds to finished ones."""
+    from fedmix.cli import commands
+
+    commands.resume(folders, rounds, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
+
+
+@app.command(epilog="Example:  fedmix report runs -o report.html")
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one HTML page, which works offline, with curves, tables, clients, means and settings of these runs."""
+    from fedmix.cli import commands
+
+    commands.write_reports(folders, html=output)
+
+
+@data_app.command("list", epilog="Example:  fedmix data list")
+def data_list(as_json: Json = False) -> None:
+    """The data sets and where they come from."""
+    from fedmix.cli import commands
+
+    commands.list_data(as_json)
+
+
+@data_app.command("fetch", epilog="Example:  fedmix data fetch cifar10 femnist")
+def data_fetch(
+    names: Annotated[list[str], typer.Argument(help="Data sets.")],
+    data: Data = None,
+) -> None:
+    """Download and decode data sets now, so that runs start at once."""
+    from fedmix.cli import commands
+
+    commands.fetch_data(names, data)
+
+
+@data_app.command("show", epilog="Example:  fedmix data show digits --set data.partition=iid")
+def data_show(
+    what: What = "digits",
+    seed: Seed = 0,
+    settings: Set = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """How a preset's data is dealt out: sizes and classes of its clients."""
+    from fedmix.cli import commands
+
+    commands.show_data(what, seed, settings or [], data, as_json)
+
+
+def main() -> None:
+    """Run the command line; mistakes end in one sentence and an exit code."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads make a busy machine ten times slower
+    from fedmix.errors import FedmixError
+
+    try:
+        app()
+    except FedmixError as error:
+        print(f"fedmix: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("fedmix: stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""What the commands do."""
+
+import itertools
+import json
+import shlex
+import signal
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from fedmix.cli.progress import Progress, console
+from fedmix.errors import BadInput, FedmixError
+from fedmix.experiment import DATA, Experiment
+from fedmix.presets import PRESETS, experiment, sections
+from fedmix.runs import Interrupted, Listener, Run
+
+
+def experiments(
+    what: str,
+    algorithms: Sequence[str | None],
+    rounds: int | None,
+    seed: int,
+    seeds: int,
+    settings: Sequence[str],
+    engine: str | None,
+    device: str | None,
+) -> list[Experiment]:
+    """Every experiment that a command line asks for: algorithms x settings x seeds."""
+    if seeds < 1:
+        raise BadInput(f"--seeds {seeds}: at least one is needed")
+    fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device}
+    chosen = {k: v for k, v in fixed.items() if v is not None}
+    grid = [_values(s) for s in settings]
+    return [
+        _base(what, algorithm, s).with_settings(chosen | dict(point))
+        for algorithm in algorithms
+        for point in itertools.product(*grid)
+        for s in range(seed, seed + seeds)
+    ]
+
+
+def _base(what: str, algorithm: str | None, seed: int) -> Experiment:
+    if not what.endswith(".toml"):
+        return experiment(what, algorithm or "fedmix", seed=seed)
+    read = Experiment.load(Path(what))
+    values = read.values() | {"seed": read.seed + seed}
+    if algorithm is not None:
+        name = values["data"]["name"]
+        if name not in PRESETS:
+            raise BadInput(f"--algorithm needs a preset's λ and μ, and {name} has none; set [objective] in {what}")
+        values = {k: v for k, v in values.items() if k != "exchange"} | sections(algorithm, PRESETS[name])
+    return Experiment.of(values, what)
+
+
+def _values(setting: str) -> list[tuple[str, Any]]:
+    """`key=a,b` as [(key, a), (key, b)], each value read as TOML where it is TOML, else as a string."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key:
+        raise BadInput(f"--set {setting!r} is not KEY=VALUE, such as objective.lam=0.1")
+    parts = [text] if text.startswith("[") else text.split(",")
+    return [(key, _value(part.strip())) for part in parts]
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[Any]:
+    """Once: finish the round. Twice: stop at once."""
+    asked = False
+
+    def note(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        console().print("finishing this round; Ctrl-C again stops at once")
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run_all(
+    todo: Sequence[Experiment],
+    out: Path,
+    root: Path | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+    tensorboard: bool,
+) -> list[Path]:
+    """Run each experiment in its own folder; a failure is told at the end and loses none of the others."""
+    runs = [Run(e, out / e.id) for e in todo]
+    return _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
+
+
+def resume(
+    folders: Sequence[Path], rounds: int | None, root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool
+) -> None:
+    """Go on with runs in their folders."""
+    runs = [Run.open(folder) for folder in folders]
+    if rounds is not None:
+        runs = [Run(run.experiment.with_settings({"rounds": rounds}), run.folder) for run in runs]
+    _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
+
+
+def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool) -> list[Path]:
+    command = shlex.join(["fedmix", *sys.argv[1:]])
+    failures: list[tuple[Run, FedmixError]] = []
+    summaries: dict[str, Any] = {}
+    with _ctrl_c() as stopped:
+        for number, run in enumerate(runs, 1):
+            title = f"{run.experiment.data.name} {run.experiment.algorithm} seed {run.experiment.seed}"
+            with Progress(title, run.experiment, f"{number}/{len(runs)}", quiet=quiet or as_json) as progress:
+                try:
+                    with _listening(run, progress, tensorboard) as listen:
+                        summaries[str(run.folder)] = run.execute(listen, command=command, root=root, stopped=stopped)
+                except Interrupted:
+                    raise
+                except FedmixError as error:
+                    if len(runs) == 1:
+                        raise
+                    failures.append((run, error))
+    if as_json:
+        print(json.dumps(summaries, indent=1))
+    elif summaries:
+        from fedmix.report import load_runs
+        from fedmix.report import table as tabulate
+
+        console(sys.stdout).print(tabulate(load_runs([Path(f) for f in summaries])).rich())
+        if not quiet:
+            console(sys.stdout).print("\n".join(summaries), highlight=False, soft_wrap=True)
+    if failures:
+        told = "; ".join(f"{run.folder.name}: {error}" for run, error in failures)
+        raise FedmixError(f"{len(failures)} of {len(runs)} runs failed: {told}")
+    return [run.folder for run in runs]
+
+
+@contextmanager
+def _listening(run: Run, progress: Progress, tensorboard: bool) -> Iterator[Listener]:
+    if not tensorboard:
+        yield progress.update
+        return
+    from fedmix.tensorboard import logging
+
+    with logging(run.folder) as log:
+
+        def both(line: dict[str, Any]) -> None:
+            progress.update(line)
+            log(line)
+
+        yield both
+
+
+def write_reports(
+    folders: Sequence[Path], *, pictures: Sequence[Path] = (), csv: Path | None = None, html: Path | None = None
+) -> None:
+    """Write what was asked for of these runs."""
+    if not (pictures or csv or html):
+        return
+    from fedmix import report
+    from fedmix.report.files import write_whole
+
+    runs = report.load_runs(list(folders))
+    for picture in pictures:
+        report.draw(runs, picture)
+    if csv:
+        write_whole(csv, report.table(runs).csv().encode())
+    if html:
+        report.write_html(runs, html)
+    for written in (*pictures, *([csv] if csv else []), *([html] if html else [])):
+        console(sys.stdout).print(f"wrote {written}", highlight=False)
+
+
+ABOUT = {
+    "digits": "1,797 8x8 images, 10 classes; comes with scikit-learn",
+    "diabetes": "442 patients, a regression; comes with scikit-learn",
+    "cifar10": "60,000 32x32 images, 10 classes; 130 MB from the hub",
+    "cifar100": "60,000 32x32 images, 100 classes; 130 MB from the hub",
+    "femnist": "handwritten characters by writer, 62 classes, from the hub",
+    "shakespeare": "next-character prediction by speaking role, from the hub",
+}
+
+
+def list_data(as_json: bool) -> None:
+    """The data sets."""
+    if as_json:
+        print(json.dumps(ABOUT, indent=1))
+        return
+    for name, about in ABOUT.items():
+        console(sys.stdout).print(f"{name:12} {about}", highlight=False)
+
+
+def fetch_data(names: Sequence[str], root: Path | None) -> None:
+    """Load each data set once, which downloads and decodes it."""
+    unknown = [n for n in names if n not in DATA]
+    if unknown:
+        raise BadInput(f"data {unknown[0]!r} is unknown; choose among {', '.join(DATA)}")
+    for name in names:
+        loaded = DATA[name](**({"root": root} if root and name not in ("digits", "diabetes") else {}))
+        console(sys.stdout).print(f"{name}: {len(loaded.x)} training and {len(loaded.test_x)} test samples", highlight=False)
+
+
+def show_data(what: str, seed: int, settings: Sequence[str], root: Path | None, as_json: bool) -> None:
+    """Sizes and classes of the clients."""
+    [chosen] = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, seed, 1, settings, None, None)
+    federated = chosen.build_data(root)
+    sizes = federated.clients.sizes
+    counts = []
+    if federated.classes is not None:
+        counts = [np.bincount(federated.y[federated.clients[k]], minlength=federated.classes) for k in range(len(sizes))]
+    if as_json:
+        print(json.dumps({"clients": len(sizes), "sizes": sizes.tolist(), "counts": [c.tolist() for c in counts]}))
+        return
+    out = console(sys.stdout)
+    spread = f"{sizes.min()} to {sizes.max()} samples (mean {sizes.mean():.1f})"
+    out.print(f"{federated.name}: {len(sizes)} clients, {spread}, {len(federated.test_x)} test samples", highlight=False)
+    for k, count in enumerate(counts[:20]):
+        held = ", ".join(f"{c}: {n}" for c, n in enumerate(count) if n)
+        out.print(f"  client {k:3}  {sizes[k]:5} samples   {held}", highlight=False, overflow="ellipsis", no_wrap=True)
+    if len(counts) > 20:
+        out.print(f"  ... and {len(counts) - 20} more")

@@ -1,0 +1,74 @@
+"""Progress of a run: a live bar on a terminal, a plain line now and then elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from fedmix.experiment import Experiment
+
+LINE_SECONDS = 10.0
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """Messages go to standard error, results to standard output. NO_COLOR is respected by rich."""
+    return Console(file=stream or sys.stderr)
+
+
+class Progress:
+    """Shows round, score, loss, clients a second and the time left."""
+
+    def __init__(self, title: str, experiment: Experiment, number: str, *, quiet: bool) -> None:
+        self.title, self.total, self.number = title, experiment.rounds, number
+        self.clients: int = experiment.training.clients_per_round
+        self.live = None
+        self.console = console()
+        self.quiet = quiet
+        self.shown: dict[str, float] = {}
+        self.first: tuple[float, int] | None = None
+        self.spoke = time.monotonic()
+        if self.console.is_terminal and not quiet:
+            self.live = Bar(
+                TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[now]}"),
+                TimeRemainingColumn(), console=self.console,
+            )  # fmt: skip
+            self.task = self.live.add_task(f"[{number}] {title}" if number != "1/1" else title, total=self.total, now="")
+
+    def __enter__(self) -> "Progress":
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.live:
+            self.live.stop()
+
+    def update(self, line: dict[str, Any]) -> None:
+        """Take the metrics of a round."""
+        now = time.monotonic()
+        self.first = self.first or (now, line["round"])
+        rounds = line["round"] - self.first[1]
+        pace = self.clients * rounds / (now - self.first[0]) if rounds else 0.0
+        self.shown |= {k: line[k] for k in ("accuracy", "mse", "loss") if k in line}
+        text = self._text(pace)
+        if self.live:
+            self.live.update(self.task, completed=line["round"], now=text)
+        elif not self.quiet and (line["round"] == self.total or now - self.spoke >= LINE_SECONDS):
+            self.spoke = now
+            print(f"{self.title}  round {line['round']}/{self.total}  {text}", file=sys.stderr, flush=True)
+
+    def _text(self, pace: float) -> str:
+        parts = []
+        if "accuracy" in self.shown:
+            parts.append(f"accuracy {100 * self.shown['accuracy']:5.1f} %")
+        if "mse" in self.shown:
+            parts.append(f"mse {self.shown['mse']:.4f}")
+        if "loss" in self.shown:
+            parts.append(f"loss {self.shown['loss']:.3f}")
+        if pace:
+            parts.append(f"{pace:.1f} clients/s")
+        return "  ".join(parts)

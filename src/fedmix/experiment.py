@@ -1,0 +1,298 @@
+"""An experiment as a value: a frozen, validated spec that round-trips to TOML, names its run, and builds its federation.
+
+Sections take their fields and defaults from the functions and classes they build, so that each default has one source.
+"""
+
+import difflib
+import hashlib
+import inspect
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError, create_model, model_validator
+
+from fedmix import data, models
+from fedmix.data import FederatedData
+from fedmix.errors import BadInput
+from fedmix.exchange import Exchange
+from fedmix.federation import Federation
+from fedmix.models import initialised
+from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised
+from fedmix.training import Training
+
+DATA: dict[str, Callable[..., FederatedData]] = {
+    f.__name__: f for f in (data.digits, data.cifar10, data.cifar100, data.femnist, data.shakespeare, data.diabetes)
+}
+MODELS: dict[str, Callable[..., Any]] = {
+    f.__name__: f for f in (models.digits_cnn, models.lenet, models.vgg, models.charlstm, models.mlp)
+}
+OBJECTIVES: dict[str, type[Objective]] = {
+    "fedavg": Supervised, "localmix": LocalMix, "globalmix": GlobalMix, "naivemix": NaiveMix, "fedmix": FedMix,
+}  # fmt: skip
+SIZES = ("classes", "inputs", "outputs")  # what a model takes from its data
+LARGEST = 1 << 20  # bytes of an experiment file
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+
+def _section(name: str | None, build: Callable[..., Any], *, skip: tuple[str, ...] = (), **more: Any) -> type[_Section]:
+    """A section whose fields are the parameters of `build`, behind a `name` where sections are told apart by it."""
+    hints = get_type_hints(build.__init__ if inspect.isclass(build) else build)
+    fields: dict[str, Any] = {} if name is None else {"name": (Literal[name], ...)}
+    for parameter in inspect.signature(build).parameters.values():
+        if parameter.name not in skip:
+            default = ... if parameter.default is parameter.empty else parameter.default
+            hint = hints[parameter.name]
+            if get_origin(hint) is tuple:
+                hint = Annotated[hint, Field(strict=False)]  # TOML has lists where Python has tuples
+            fields[parameter.name] = (hint, default)
+    title = build.__name__ if name is None else name
+    return create_model(title, __base__=_Section, __doc__=inspect.getdoc(build), **fields, **more)
+
+
+def _union(sections: Mapping[str, type[_Section]]) -> Any:
+    return Annotated[Union[tuple(sections.values())], Discriminator("name")]  # noqa: UP007 - built from a list
+
+
+DATA_SECTIONS = {n: _section(n, f, skip=("seed", "root", "cache")) for n, f in DATA.items()}
+MODEL_SECTIONS = {n: _section(n, f, skip=SIZES, initialise=(Literal["he", "torch"], "he")) for n, f in MODELS.items()}
+OBJECTIVE_SECTIONS = {
+    n: _section(n, o, mu=(Annotated[float, Field(ge=0)], 0.0), layer=(Annotated[int, Field(ge=0)], 0))
+    for n, o in OBJECTIVES.items()
+}
+ExchangeSection = _section(None, Exchange)
+TrainingSection = _section(None, Training)
+if TYPE_CHECKING:  # their fields are only known when this runs
+    DataSpec: TypeAlias = Any
+    ModelSpec: TypeAlias = Any
+    ObjectiveSpec: TypeAlias = Any
+    TrainingSpec: TypeAlias = Any
+    ExchangeSpec: TypeAlias = Any
+else:
+    DataSpec, ModelSpec, ObjectiveSpec = _union(DATA_SECTIONS), _union(MODEL_SECTIONS), _union(OBJECTIVE_SECTIONS)
+    TrainingSpec, ExchangeSpec = TrainingSection, ExchangeSection
+
+
+class EngineSection(_Section):
+    """Where and how clients run."""
+
+    name: Literal["vectorised", "sequential"] = "vectorised"
+    device: str = "cpu"
+    chunk: Annotated[int, Field(ge=1)] | None = None
+    compile: bool | None = None
+
+
+class Experiment(_Section):
+    """Everything a run depends on. Two equal experiments give the same weights on the same kind of machine."""
+
+    data: DataSpec
+    model: ModelSpec
+    objective: ObjectiveSpec
+    training: TrainingSpec
+    exchange: ExchangeSpec | None = None
+    engine: EngineSection = EngineSection()
+    rounds: Annotated[int, Field(ge=1)] = 40
+    evaluate_every: Annotated[int, Field(ge=1)] = 1
+    target: float | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _combines(self) -> "Experiment":
+        Training(**self.training.model_dump())
+        needs = self.build_objective().needs
+        if self.exchange is not None:
+            Exchange(**self.exchange.model_dump())
+            if needs.means is None:
+                raise BadInput(f"[exchange] is set, but {self.objective.name} uses no means; remove that section")
+        return self
+
+    @staticmethod
+    def of(values: Mapping[str, Any], where: str = "experiment") -> "Experiment":
+        """Validate nested dicts; every mistake is named by its dotted path, with its value and the nearest right key."""
+        try:
+            experiment = Experiment.model_validate(values)
+        except ValidationError as error:
+            raise BadInput(f"{where}: {'; '.join(_mistakes(error, values))}") from None
+        if experiment.exchange is None and experiment.build_objective().needs.means:
+            return experiment.model_copy(update={"exchange": ExchangeSection()})  # so that the spec says what is exchanged
+        return experiment
+
+    @staticmethod
+    def load(path: Path) -> "Experiment":
+        """Read a TOML file."""
+        try:
+            with path.open("rb") as file:
+                text = file.read(LARGEST + 1)
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read ({error.strerror}); give a preset's name or a TOML file") from None
+        if len(text) > LARGEST:
+            raise BadInput(f"{path} is larger than {LARGEST >> 20} MiB; an experiment file has a few lines")
+        try:
+            values = tomllib.loads(text.decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise BadInput(f"{path} is not valid TOML: {error}") from None
+        return Experiment.of(values, str(path))
+
+    def values(self) -> dict[str, Any]:
+        """Nested plain values, without those that are None."""
+        return self.model_dump(exclude_none=True)
+
+    def toml(self) -> str:
+        """The whole spec, defaults included, as TOML that `load` reads back."""
+        import tomli_w
+
+        values = self.values()
+        flat = {k: v for k, v in values.items() if not isinstance(v, dict)}
+        return tomli_w.dumps(flat | {k: v for k, v in values.items() if isinstance(v, dict)})
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "Experiment":
+        """The experiment with some settings changed, given by dotted path."""
+        values = self.values()
+        for path, value in settings.items():
+            *sections, key = path.split(".")
+            at = values
+            for section in sections:
+                at = at.setdefault(section, {})
+                if not isinstance(at, dict):
+                    raise BadInput(f"{path}: {section} is a value, not a section")
+            at[key] = value
+        return Experiment.of(values, "settings")
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name, as the command line knows it."""
+        exchange, spec = self.exchange, self.objective.model_dump()
+        base = str(spec["name"])
+        if exchange is not None and base == "naivemix" and exchange.source != "pool":
+            base = {"own": "localmeans", "noise": "randommix"}[exchange.source]
+        if base == "fedmix" and spec["expand"] == "logits":
+            base = "fedmix-logits"
+        if spec["layer"]:
+            base = f"hidden-{base}"
+        if not spec["mu"]:
+            return base
+        return "fedprox" if base == "fedavg" else f"{base}+prox"
+
+    @property
+    def id(self) -> str:
+        """The run's name: what it is, and a hash of every setting."""
+        digest = hashlib.sha256(self.toml().encode()).hexdigest()[:10]
+        return f"{self.data.name}-{self.algorithm}-s{self.seed}-{digest}"
+
+    def build_objective(self) -> Objective:
+        """The objective with its proximal term and its layer."""
+        spec: dict[str, Any] = self.objective.model_dump()
+        name, mu, layer = spec.pop("name"), spec.pop("mu"), spec.pop("layer")
+        objective = OBJECTIVES[name](**spec)
+        if layer:
+            if objective.needs.means is None and objective.needs.partner is None:
+                raise BadInput(f"objective.layer={layer}, but {name} mixes nothing; leave it at 0")
+            objective = Hidden(objective, layer)
+        return objective + Proximal(mu) if mu else objective
+
+    def build_data(self, root: Path | None = None) -> FederatedData:
+        """The data, dealt out by the seed."""
+        spec: dict[str, Any] = self.data.model_dump()
+        load = DATA[spec.pop("name")]
+        at = {"root": root} if root and "root" in inspect.signature(load).parameters else {}
+        return load(**spec, **at, seed=self.seed)
+
+    def federation(self, root: Path | None = None) -> Federation:
+        """Everything built, ready to run. `root` is a folder with the hub's files, where data is not to be downloaded."""
+        federated = self.build_data(root)
+        spec: dict[str, Any] = self.model.model_dump()
+        build, how = MODELS[spec.pop("name")], spec.pop("initialise")
+        known = {"classes": federated.outputs, "outputs": federated.outputs, "inputs": math.prod(federated.input_shape)}
+        sizes = {k: v for k, v in known.items() if k in inspect.signature(build).parameters}
+        engine: dict[str, Any] = self.engine.model_dump()
+        return Federation(
+            initialised(lambda: build(**spec, **sizes), self.seed, how),
+            federated,
+            self.build_objective(),
+            Training(**self.training.model_dump()),
+            exchange=Exchange(**self.exchange.model_dump()) if self.exchange else None,
+            engine=engine.pop("name"),
+            seed=self.seed,
+            **engine,
+        )
+
+
+def settings() -> Iterator[tuple[str, str, Any, str]]:
+    """Every setting: dotted path, type, default, and for named sections the name they belong to."""
+    named: dict[str, Mapping[str, type[_Section]]] = {
+        "data": DATA_SECTIONS,
+        "model": MODEL_SECTIONS,
+        "objective": OBJECTIVE_SECTIONS,
+    }
+    plain: dict[str, type[_Section]] = {"training": TrainingSection, "exchange": ExchangeSection, "engine": EngineSection}
+    for field, info in Experiment.model_fields.items():
+        if field in named:
+            for name, section in named[field].items():
+                yield from _fields(section, f"{field}.", name)
+        elif field in plain:
+            yield from _fields(plain[field], f"{field}.", "")
+        else:
+            yield field, _type(info.annotation), info.default, ""
+
+
+def _fields(section: type[_Section], prefix: str, name: str) -> Iterator[tuple[str, str, Any, str]]:
+    for field, info in section.model_fields.items():
+        if field != "name" or not name:
+            default = "(required)" if info.is_required() else info.default
+            yield prefix + field, _type(info.annotation), default, name
+
+
+def _type(annotation: Any) -> str:
+    text = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
+    return re.sub(r"typing\.|Literal\[(.*?)\]", lambda m: m[1].replace(", ", " | ") if m[1] else "", text).replace(
+        "NoneType", "None"
+    )
+
+
+def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[str]:
+    for mistake in error.errors():
+        path = [str(part) for part in mistake["loc"]]
+        at: Any = values
+        shown = []
+        for part in path:  # pydantic puts the section's name, or a type of a union, between the keys; drop what is no key
+            if isinstance(at, Mapping) and part in at:
+                at = at[part]
+                shown.append(part)
+            elif part == path[-1] and mistake["type"] == "missing":
+                shown.append(part)
+        dotted = ".".join(shown) or "experiment"
+        match mistake["type"]:
+            case "extra_forbidden":
+                yield f"{dotted}={at!r} is not a setting{_nearest(shown, values)}"
+            case "missing" | "union_tag_not_found":
+                missing = dotted if mistake["type"] == "missing" else f"{dotted}.name"
+                yield f"{missing} is missing; give it a value"
+            case "union_tag_invalid":
+                name = at.get("name")
+                known = str(mistake["ctx"]["expected_tags"]).replace("'", "")
+                yield f"{dotted}.name={name!r} is unknown{_close(str(name), known.split(', '))}; choose one of {known}"
+            case "value_error":
+                yield str(mistake["ctx"]["error"])
+            case _:
+                reason = mistake["msg"].removeprefix("Input ")
+                yield f"{dotted}={at!r} {reason}"
+
+
+def _nearest(shown: list[str], values: Mapping[str, Any]) -> str:
+    section, key = shown[:-1], shown[-1]
+    name = str(values.get(section[0], {}).get("name", "")) if section else ""
+    known = [path.split(".")[-1] for path, _, _, of in settings() if path.split(".")[:-1] == section and of in ("", name)]
+    if not section:
+        known += ["data", "model", "objective", "training", "exchange", "engine"]
+    return _close(key, known) or f"; known are {', '.join(known)}"
+
+
+def _close(word: str, known: list[str]) -> str:
+    match = difflib.get_close_matches(word, known, 1, 0.6)
+    return f"; did you mean {match[0]}?" if match else ""

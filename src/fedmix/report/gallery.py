@@ -1,0 +1,56 @@
+"""Exchanged means and single samples as pictures inside the page."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmix.report.groups import Group
+from fedmix.report.load import RunRecord
+from fedmix.report.metrics import Array
+
+PICTURES = 12  # of each kind
+GALLERIES = 6
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The pictures of one way of exchanging, and whose it is."""
+
+    labels: list[str]
+    seed: str
+    m: str
+    noise: str
+    means: list[str]
+    samples: list[str]
+
+
+def galleries(groups: Sequence[Group]) -> list[Shown]:
+    """One for each way of dealing out and exchanging data, of the first seed; the first few."""
+    ways: dict[frozenset[tuple[str, str]], tuple[RunRecord, list[str]]] = {}
+    for group in groups:
+        run = next((run for run in group.runs if run.gallery), None)
+        if run:
+            way = frozenset((k, v) for k, v in group.settings.items() if k.startswith(("data.", "exchange.")))
+            ways.setdefault(way, (run, []))[1].append(group.label)
+    return [_shown(run, labels) for run, labels in list(ways.values())[:GALLERIES]]
+
+
+def _shown(run: RunRecord, labels: list[str]) -> Shown:
+    assert run.gallery is not None
+    means, samples = ([_png(picture) for picture in some[:PICTURES]] for some in (run.gallery.means, run.gallery.samples))
+    m, noise = (run.settings.get(f"exchange.{name}", "") for name in ("m", "noise"))
+    return Shown(labels, run.seed, m, noise if noise not in ("0", "0.0") else "", means, samples)
+
+
+def _png(picture: Array) -> str:
+    """A (C, H, W) picture as a data address."""
+    from PIL import Image
+
+    pixels = np.round(255 * picture).astype(np.uint8)
+    image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1))
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()

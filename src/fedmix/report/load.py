@@ -1,0 +1,165 @@
+"""Run folders as records. Nothing in them is trusted."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmix.errors import BadInput
+from fedmix.report.files import printable, read, read_json, read_toml
+from fedmix.report.metrics import Array, read_metrics
+
+LEVELS = 2  # how deep below a given folder runs are looked for
+HIGHER_IS_BETTER = {"accuracy": True, "mse": False}
+
+
+@dataclass(frozen=True)
+class Clients:
+    """How many samples each client holds, and of which classes; `counts` is None where there are no classes."""
+
+    sizes: Array
+    counts: Array | None
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Exchanged means and single samples, both (g, C, H, W) in [0, 1]."""
+
+    means: Array
+    samples: Array
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run folder says. `settings` are by dotted path, without the seed."""
+
+    folder: Path
+    settings: Mapping[str, str]
+    seed: str
+    target: float | None
+    environment: Mapping[str, str]
+    metrics: Mapping[str, Array]
+    finished: bool
+    privacy: str
+    clients: Clients | None
+    gallery: Gallery | None
+
+    @property
+    def score(self) -> str | None:
+        """What was measured, if anything was yet."""
+        return next((name for name in HIGHER_IS_BETTER if not np.isnan(self.metrics[name]).all()), None)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are done."""
+        return int(self.metrics["round"].max(initial=0))
+
+
+def load_runs(folders: Sequence[Path]) -> list[RunRecord]:
+    """The runs in these folders, or one or two levels below them; each once."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        runs = list(_runs(folder, LEVELS))
+        if not runs:
+            raise BadInput(f"{folder} holds no runs; give a folder that 'fedmix run' made, or one that holds such folders")
+        for run in runs:
+            found.setdefault(run.resolve(), run)
+    if not found:
+        raise BadInput("no run folders were given; give at least one that 'fedmix run' made")
+    records = [load(run) for run in found.values()]
+    scores = {record.score: record for record in records if record.score}
+    if len(scores) > 1:
+        said = " and ".join(f"{score} in {record.folder}" for score, record in scores.items())
+        raise BadInput(f"these runs measure different things ({said}); report them apart")
+    return records
+
+
+def load(folder: Path) -> RunRecord:
+    """The record of one run folder."""
+    spec = read_toml(folder / "experiment.toml")
+    metrics = read_metrics(folder / "metrics.jsonl")
+    summary = read_json(folder / "summary.json") if (folder / "summary.json").exists() else None
+    environment = read_json(folder / "environment.json") if (folder / "environment.json").exists() else {}
+    target, rounds = spec.get("target"), spec.get("rounds")
+    if target is not None and (isinstance(target, bool) or not isinstance(target, int | float)):
+        raise BadInput(f"{folder / 'experiment.toml'}: target is not a number; restore the file or leave this run out")
+    # A run that was given more rounds keeps its old summary until it is done again.
+    grown = isinstance(rounds, int) and metrics["round"].max(initial=0) < rounds
+    settings = dict(_flat(spec))
+    return RunRecord(
+        folder=folder,
+        seed=settings.pop("seed", "0"),
+        settings=settings,
+        target=None if target is None else float(target),
+        environment={printable(k): printable(v) for k, v in environment.items()},
+        metrics=metrics,
+        finished=summary is not None and not grown,
+        privacy=printable((summary or {}).get("privacy") or ""),
+        clients=_clients(folder / "clients.json"),
+        gallery=_gallery(folder / "gallery.safetensors"),
+    )
+
+
+def _runs(folder: Path, levels: int) -> Iterator[Path]:
+    if (folder / "experiment.toml").is_file() and (folder / "metrics.jsonl").is_file():
+        yield folder
+    elif levels:
+        try:
+            below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        except OSError as error:
+            raise BadInput(f"{folder} cannot be read ({error.strerror}); give a folder that 'fedmix run' made") from error
+        for path in below:
+            yield from _runs(path, levels - 1)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{printable(key)}.")
+        else:
+            yield f"{prefix}{printable(key)}", printable(value)
+
+
+def _clients(path: Path) -> Clients | None:
+    if not path.exists():
+        return None
+    said = read_json(path)
+    sizes, classes = _naturals(said.get("sizes"), path, "sizes", 1), said.get("classes")
+    if not classes:
+        return Clients(sizes, None)
+    counts = _naturals(said.get("counts"), path, "counts", 2)
+    if counts.shape != (len(sizes), classes):
+        raise BadInput(f"{path}: counts are not one row per client and one number per class; restore it or leave this run out")
+    return Clients(sizes, counts)
+
+
+def _naturals(value: object, path: Path, name: str, dimensions: int) -> Array:
+    try:
+        array = np.array(value, np.float64)
+    except (ValueError, TypeError, OverflowError):
+        array = np.array(np.nan)
+    if array.ndim != dimensions or not array.size or not (np.isfinite(array) & (array >= 0)).all():
+        raise BadInput(f"{path}: {name} are not numbers of samples; restore it or leave this run out")
+    return array
+
+
+def _gallery(path: Path) -> Gallery | None:
+    if not path.exists():
+        return None
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as tensors
+
+    try:
+        said = tensors(read(path))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"{path} is damaged ({printable(error)}); delete it to report this run without pictures") from None
+    pictures = [said.get(name) for name in ("means", "samples")]
+    for array in pictures:
+        if array is None or array.ndim != 4 or array.shape[1] not in (1, 3) or not array.size or array.dtype.kind != "f":
+            raise BadInput(f"{path} does not hold pictures with 1 or 3 channels; delete it to report this run without them")
+    means, samples = (np.clip(np.nan_to_num(np.asarray(array, np.float64)), 0, 1) for array in pictures)
+    return Gallery(means, samples)

@@ -1,0 +1,132 @@
+"""The report: one HTML file with everything in it, that asks nothing of the network."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmix.report.figures import Chart, charts, heat_map
+from fedmix.report.files import write_whole
+from fedmix.report.gallery import galleries
+from fedmix.report.groups import Group, differing, grouped
+from fedmix.report.load import RunRecord
+from fedmix.report.results import table_of
+
+MAPS = 4
+BLANK = "–"
+
+
+def write_html(runs: Sequence[RunRecord], path: Path) -> None:
+    """Write the report on these runs."""
+    write_whole(path, page(runs).encode())
+
+
+def page(runs: Sequence[RunRecord]) -> str:
+    """The report as text."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+
+    groups = grouped(runs)
+    table = table_of(groups)
+    curves, maps = charts(groups, table), _heat_maps(groups)
+    scripts = [get_plotlyjs().replace("\r\n", "\n"), _resource("page.js")]
+    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return template.from_string(_resource("page.html.j2")).render(
+        title=f"fedmix: {_common(groups, 'data.name') or 'several data sets'}",
+        policy=_policy(scripts),
+        css=Markup(_resource("page.css")),
+        scripts=[Markup(script) for script in scripts],
+        figures=Markup(_figures([*curves, *maps])),
+        groups=groups,
+        runs=runs,
+        table=table,
+        charts=curves,
+        maps=maps,
+        sizes=_sizes(groups),
+        galleries=galleries(groups),
+        settings=_settings(groups),
+        privacy=_privacy(groups),
+    )
+
+
+def _resource(name: str) -> str:
+    return resources.files("fedmix.report").joinpath(name).read_text("utf-8")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """What a browser may do with the page: run these scripts, no others, and fetch nothing."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
+
+
+def _figures(drawn: Sequence[Chart]) -> str:
+    """JSON for a script element: no character in it can end the element."""
+    figures = [{"data": chart.data, "layout": chart.layout, "height": chart.height} for chart in drawn]
+    text = json.dumps(figures, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _common(groups: Sequence[Group], key: str) -> str | None:
+    """A setting's value, if it is the same in all groups."""
+    values = {group.settings.get(key) for group in groups}
+    return values.pop() if len(values) == 1 else None
+
+
+def _settings(groups: Sequence[Group]) -> list[tuple[str, list[str], bool]]:
+    """Name, a value for each group, and whether they differ; those that differ first."""
+    changed = differing([group.settings for group in groups])
+    shared = sorted(set(groups[0].settings) - set(changed), key=lambda key: (key.count("."), key))
+    return [(key, [group.settings.get(key, BLANK) for group in groups], key in changed) for key in [*changed, *shared]]
+
+
+def _dealt(groups: Sequence[Group]) -> list[tuple[list[Group], RunRecord]]:
+    """For each way of dealing data out: the groups that use it, and a run that says who holds what."""
+    ways: dict[frozenset[tuple[str, str]], list[Group]] = {}
+    for group in groups:
+        if any(run.clients for run in group.runs):
+            way = frozenset((k, v) for k, v in group.settings.items() if k.startswith("data."))
+            ways.setdefault(way, []).append(group)
+    return [(same, next(run for group in same for run in group.runs if run.clients)) for same in ways.values()]
+
+
+def _heat_maps(groups: Sequence[Group]) -> list[Chart]:
+    dealt = [(same, run) for same, run in _dealt(groups) if run.clients and run.clients.counts is not None]
+    maps = []
+    for same, run in dealt[:MAPS]:
+        whose = "" if len(dealt) == 1 else f" of {', '.join(group.label for group in same)}"
+        others = {member.seed for group in same for member in group.runs} - {run.seed}
+        note = f"Dealt out by seed {run.seed}; other seeds deal anew." if others else f"Dealt out by seed {run.seed}."
+        chart = heat_map(run, f"Clients and classes{whose}", note)
+        assert chart is not None
+        maps.append(chart)
+    return maps
+
+
+def _sizes(groups: Sequence[Group]) -> list[str]:
+    """A sentence on the clients for each way of dealing data out."""
+    sentences, dealt = [], _dealt(groups)
+    for same, run in dealt:
+        assert run.clients is not None
+        sizes, whose = run.clients.sizes, f"{', '.join(group.label for group in same)}: " if len(dealt) > 1 else ""
+        few, median, many, total = sizes.min(), np.median(sizes), sizes.max(), sizes.sum()
+        sentences.append(
+            f"{whose}{len(sizes)} clients with {few:.0f} to {many:.0f} samples (median {median:.0f}), {total:.0f} in all."
+        )
+    return sentences
+
+
+def _privacy(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
+    """Each sentence on privacy, and the groups it is about."""
+    said: dict[str, list[str]] = {}
+    for group in groups:
+        sentence: Any = next((run.privacy for run in group.runs if run.privacy), None)
+        if sentence:
+            said.setdefault(sentence, []).append(group.label)
+    return list(said.items())

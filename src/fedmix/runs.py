@@ -1,0 +1,315 @@
+"""Run folders: everything a run says is in one, it can be killed at any moment, and it goes on where it was.
+
+    experiment.toml         the spec                  metrics.jsonl           one object per round
+    environment.json        where and how it ran      checkpoint.safetensors  what the next round depends on
+    clients.json            who holds how much        summary.json            written last: the run is done
+    gallery.safetensors     some of the exchanged means, for image data
+
+Files are written beside and renamed, so each is whole or absent; metrics are appended, and cut back to the checkpoint when a
+run goes on. No file is ever unpickled.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmix import __version__
+from fedmix.data.transforms import Images
+from fedmix.errors import BadInput, FedmixError
+from fedmix.experiment import Experiment
+from fedmix.federation import Federation, Round
+
+CHECKPOINT_SECONDS = 5.0
+GALLERY = 12
+Listener = Callable[[dict[str, Any]], None]
+
+
+class Interrupted(FedmixError):
+    """The run was asked to stop; its round was finished and its checkpoint written."""
+
+    exit_code = 130
+
+
+class Run:
+    """A run in a folder. `Run(experiment, out)` names the folder by the experiment; `Run.open(folder)` goes on with one."""
+
+    def __init__(self, experiment: Experiment, folder: Path) -> None:
+        self.experiment, self.folder = experiment, folder
+
+    @staticmethod
+    def open(folder: Path) -> "Run":
+        """The run in a folder, by its experiment.toml."""
+        if not (folder / "experiment.toml").is_file():
+            raise BadInput(f"{folder} holds no run: it has no experiment.toml; give a folder that 'fedmix run' made")
+        return Run(Experiment.load(folder / "experiment.toml"), folder)
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """What a finished run came to."""
+        path = self.folder / "summary.json"
+        return dict(json.loads(path.read_text())) if path.is_file() else None
+
+    def execute(
+        self,
+        listen: Listener = lambda _: None,
+        *,
+        command: str = "",
+        root: Path | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    ) -> dict[str, Any]:
+        """Run to the end, from the checkpoint if there is one; the summary. `listen` gets the metrics of every round.
+
+        `stopped` is asked after every round; once it says so, a checkpoint is written and Interrupted raised.
+        """
+        with _writing(self.folder), _locked(self.folder):
+            if (done := self._finished()) is not None:
+                return done
+            federation, seconds = self._begin(root, command)
+            saved_at, started = time.monotonic(), time.monotonic()
+            with (self.folder / "metrics.jsonl").open("a") as metrics:
+                for done_round in federation.run(self.experiment.rounds, evaluate_every=self.experiment.evaluate_every):
+                    spent = seconds + time.monotonic() - started
+                    line = _line(done_round, federation, spent)
+                    metrics.write(json.dumps(line) + "\n")
+                    metrics.flush()
+                    if federation.round == 1:
+                        _gallery(federation, self.folder / "gallery.safetensors")
+                    last, stop = federation.round == self.experiment.rounds, stopped()
+                    if last or stop or time.monotonic() - saved_at >= checkpoint_seconds:
+                        os.fsync(metrics.fileno())
+                        self._checkpoint(federation, spent)
+                        saved_at = time.monotonic()
+                    listen(line)
+                    if stop and not last:
+                        raise Interrupted(f"stopped after round {federation.round}; go on with: fedmix resume {self.folder}")
+            return self._finish()
+
+    def _finished(self) -> dict[str, Any] | None:
+        done = self.summary
+        return done if done is not None and done["rounds"] >= self.experiment.rounds else None
+
+    def _begin(self, root: Path | None, command: str) -> tuple[Federation, float]:
+        """The federation at the round it had reached, and the seconds spent so far."""
+        federation = self.experiment.federation(root)
+        saved = self._saved()
+        if saved is None:
+            self._refuse_other(self.folder / "experiment.toml")
+            for name, content in _description(federation, command).items():
+                _replace(self.folder / name, content)
+            _replace(self.folder / "metrics.jsonl", b"")
+            _replace(self.folder / "experiment.toml", self.experiment.toml().encode())
+            return federation, 0.0
+        state, about = saved
+        if about["experiment"] != _identity(self.experiment):
+            raise BadInput(
+                f"{self.folder}: experiment.toml is not the one that its checkpoint was made with; "
+                "restore it (only rounds may change), or start a new run elsewhere"
+            )
+        federation.restore(state)
+        self._cut_metrics(federation.round)
+        return federation, float(about["seconds"])
+
+    def _refuse_other(self, path: Path) -> None:
+        if path.is_file() and _identity(Experiment.load(path)) != _identity(self.experiment):
+            raise BadInput(f"{self.folder} holds another experiment; choose another folder with --out")
+
+    def _saved(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        from safetensors import SafetensorError, safe_open
+
+        path = self.folder / "checkpoint.safetensors"
+        if not path.is_file():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118 - not a dict
+        except (SafetensorError, OSError) as error:
+            raise BadInput(f"{path} is damaged ({error}); delete it to start this run anew") from None
+
+    def _checkpoint(self, federation: Federation, seconds: float) -> None:
+        from safetensors.torch import save
+
+        about = {"experiment": _identity(self.experiment), "seconds": repr(seconds)}
+        state = {name: t.contiguous() for name, t in federation.state().items()}
+        _replace(self.folder / "checkpoint.safetensors", save(state, about))
+
+    def _cut_metrics(self, rounds: int) -> None:
+        """Drop what was written after the checkpoint, a torn last line included; it will come again."""
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text().split("\n")[:rounds] if path.is_file() else []
+        if [_round_of(line) for line in lines] != list(range(1, rounds + 1)):
+            raise BadInput(
+                f"{path} lacks some of the {rounds} rounds before the checkpoint; delete checkpoint.safetensors to start anew"
+            )
+        _replace(path, "".join(line + "\n" for line in lines).encode())
+
+    def _finish(self) -> dict[str, Any]:
+        lines = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+        summary = summarise(lines, self.experiment)
+        _replace(self.folder / "summary.json", _json(summary))
+        return summary
+
+
+def summarise(lines: list[dict[str, Any]], experiment: Experiment) -> dict[str, Any]:
+    """Last, best, mean of the last ten evaluations, rounds to the target, seconds and bytes."""
+    score_name = "accuracy" if "accuracy" in lines[-1] else "mse"
+    better = max if score_name == "accuracy" else min
+    scores = [(line["round"], line[score_name]) for line in lines if score_name in line]
+    best = better(score for _, score in scores)
+    target = experiment.target
+    reached = [r for r, s in scores if target is not None and (s >= target if better is max else s <= target)]
+    final = lines[-1]
+    return {
+        "rounds": final["round"],
+        "algorithm": experiment.algorithm,
+        "score_name": score_name,
+        "last": scores[-1][1],
+        "best": best,
+        "best_round": next(r for r, s in scores if s == best),
+        "mean_last_ten": float(np.mean([s for _, s in scores[-10:]])),
+        "target": target,
+        "rounds_to_target": reached[0] if reached else None,
+        "seconds": final["seconds"],
+        "bytes_up": final["bytes_up"],
+        "bytes_down": final["bytes_down"],
+        "privacy": privacy(experiment),
+    }
+
+
+def privacy(experiment: Experiment) -> str:
+    """What the run's exchange guarantees, in a sentence."""
+    how: Any = experiment.exchange
+    if experiment.build_objective().needs.partner == "global":
+        return "None: raw samples of all clients are shared."
+    if how is None or how.source != "pool":
+        return "No means are exchanged; weight updates carry no guarantee."
+    if how.m == 1:
+        return "None: with m=1 the exchanged means are raw samples."
+    noise = f"noise of deviation {how.noise} on inputs that are not clipped" if how.noise else "no noise"
+    return f"No formal guarantee: means of m={how.m} samples with {noise}, labels without; weight updates carry none either."
+
+
+def _line(done: Round, federation: Federation, seconds: float) -> dict[str, Any]:
+    total = federation.traffic
+    sent = {"bytes_up": total.up, "bytes_down": total.down, **{k: v for k, v in asdict(total).items() if k != "pool"}}
+    return {"round": done.round, **(done.metrics or {}), "local_loss": done.local_loss, "seconds": round(seconds, 3), **sent}
+
+
+def _round_of(line: str) -> int | None:
+    try:
+        return int(json.loads(line)["round"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _identity(experiment: Experiment) -> str:
+    """All settings but the number of rounds, which may grow."""
+    return experiment.with_settings({"rounds": 1}).id
+
+
+def _description(federation: Federation, command: str) -> dict[str, bytes]:
+    data = federation.data
+    counts = []
+    if data.classes is not None:
+        counts = [np.bincount(data.y[data.clients[k]], minlength=data.classes).tolist() for k in range(len(data.clients))]
+    clients = {"classes": data.classes, "sizes": data.clients.sizes.tolist(), "counts": counts}
+    return {"environment.json": _json(environment(federation.device, command)), "clients.json": _json(clients)}
+
+
+def environment(device: torch.device, command: str) -> dict[str, str]:
+    """Where a run ran: versions, device, commit, command."""
+    on = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    )
+    return {
+        "fedmix": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": f"{device} ({on})",
+        "commit": _commit(),
+        "command": command or " ".join(sys.argv),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str:
+    """The commit of the checkout this package runs from, if it is one."""
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return said.stdout.strip()
+
+
+def _gallery(federation: Federation, path: Path) -> None:
+    """Some of the means that this run exchanges, beside the single samples that m=1 would have sent."""
+    data, exchange = federation.data, federation.exchange
+    if exchange is None or federation.needs.layer or exchange.how.source != "pool" or not isinstance(data.transform, Images):
+        return
+    from safetensors.torch import save
+
+    assert exchange.pool is not None
+    samples = data.units(np.stack([data.x[data.clients[k][0]] for k in range(min(GALLERY, len(data.clients)))]))
+    _replace(path, save({"means": exchange.pool.x[:GALLERY].contiguous(), "samples": samples.contiguous()}))
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"another process is running in {folder}; wait for it or stop it first") from None
+        yield
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turn what goes wrong with the folder into a sentence."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise FedmixError(f"the disk of {folder} is full; make room, then go on with: fedmix resume {folder}") from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
+            raise BadInput(f"{folder} cannot be written ({error.strerror}); choose another folder with --out") from error
+        raise

@@ -1,0 +1,29 @@
+"""TensorBoard logging of a run's metrics, for those who have it (`pip install 'fedmix[tensorboard]'`)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedmix.errors import BadInput
+from fedmix.runs import Listener
+
+
+@contextmanager
+def logging(folder: Path) -> Iterator[Listener]:
+    """Gives a listener that writes every number of a round under `folder`/tensorboard, by round."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise BadInput("--tensorboard needs the package tensorboard; run: pip install 'fedmix[tensorboard]'") from error
+    writer: Any = SummaryWriter(str(folder / "tensorboard"))
+
+    def listen(line: dict[str, Any]) -> None:
+        for name, value in line.items():
+            if name != "round":
+                writer.add_scalar(name, value, line["round"])
+
+    try:
+        yield listen
+    finally:
+        writer.close()

@@ -1,0 +1,140 @@
+"""The table's numbers by hand, and its forms: CSV, terminal, picture."""
+
+import csv
+import io
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmix.errors import BadInput
+from fedmix.report import draw, load_runs, table
+from fedmix.report.series import band
+from tests.report.folders import run_folder, spec, study, write_lines
+
+
+def scored(folder: Path, seed: int, scores: list[float], **sections: dict[str, object]) -> Path:
+    """A run with these accuracies, 2 s and 10 MB a round."""
+    made = run_folder(folder, spec("fedmix", seed, len(scores), **sections))
+    lines = [
+        {"round": r, "accuracy": a, "seconds": 2.0 * r, "bytes_up": 4_000_000 * r, "bytes_down": 6_000_000 * r}
+        for r, a in enumerate(scores, 1)
+    ]
+    write_lines(made, lines)
+    return made
+
+
+def test_numbers_by_hand(tmp_path: Path) -> None:
+    scored(tmp_path / "a", 0, [0.5, 0.9, 0.8])
+    scored(tmp_path / "b", 1, [0.3, 0.4, 0.6])
+    [row] = table(load_runs([tmp_path])).rows
+    assert row.last.mean == pytest.approx(0.7)
+    assert row.last.deviation == pytest.approx(math.sqrt(2 * 0.1**2))  # n - 1 = 1
+    assert row.best.mean == pytest.approx(0.75)
+    assert row.last_ten.mean == pytest.approx((2.2 / 3 + 1.3 / 3) / 2)
+    assert (row.to_target.mean, row.to_target.deviation, row.reached, row.runs) == (2, None, 1, 2)  # the target is 0.88
+    assert (row.seconds.mean, row.bytes_up.mean, row.bytes_down.mean) == (6, 12e6, 18e6)
+
+
+def test_last_ten_leaves_earlier_rounds_out(tmp_path: Path) -> None:
+    [row] = table(load_runs([scored(tmp_path / "a", 0, [0.0] * 5 + [0.5] * 10)])).rows
+    assert row.last_ten.mean == 0.5
+
+
+def test_cells_are_in_units_for_people(tmp_path: Path) -> None:
+    scored(tmp_path / "a", 0, [0.5, 0.9, 0.8])
+    scored(tmp_path / "b", 1, [0.3, 0.4, 0.6])
+    made = table(load_runs([tmp_path]))
+    cells = dict(zip(made.headers, made.cells(made.rows[0]), strict=True))
+    assert cells == {
+        "": "fedmix",
+        "runs": "2",
+        "last": "70.0 ± 14.1",
+        "best": "75.0 ± 21.2",
+        "last ten": "58.3 ± 21.2",
+        "rounds to 88 %": "2 (1/2)",
+        "seconds": "6.00",
+        "MB up": "12.0",
+        "MB down": "18.0",
+    }
+
+
+def test_lower_is_better_for_squared_errors(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a", spec(rounds=3) | {"target": 3.0})
+    write_lines(folder, [{"round": 1, "mse": 5.0}, {"round": 2, "mse": 2.0}, {"round": 3, "mse": 4.0}])
+    [row] = table(load_runs([folder])).rows
+    assert (row.best.mean, row.to_target.mean, row.last.mean) == (2, 2, 4)
+
+
+def test_unfinished_and_not_evaluated_runs_have_a_place(tmp_path: Path) -> None:
+    run_folder(tmp_path / "a", spec(rounds=9), done=3)
+    (run_folder(tmp_path / "b", spec("fedavg", rounds=9), done=1) / "metrics.jsonl").write_text("")
+    made = table(load_runs([tmp_path]))
+    assert [made.cells(row)[0] for row in made.rows] == ["fedavg (unfinished)", "fedmix (unfinished)"]
+    assert made.cells(made.rows[0])[2] == "–"
+
+
+def test_csv_has_plain_numbers_and_no_formulas(tmp_path: Path) -> None:
+    scored(tmp_path / "a", 0, [0.5, 0.75], objective={"name": "=1+1"})
+    [row] = csv.DictReader(io.StringIO(table(load_runs([tmp_path])).csv()))
+    assert row["label"] == "'=1+1"
+    assert (float(row["best"]), row["best_deviation"], float(row["bytes_up"])) == (0.75, "", 8e6)
+
+
+def test_a_terminal_shows_labels_as_they_are_and_numbers_whole(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    study(tmp_path / "runs", rounds=12)
+    scored(tmp_path / "odd", 0, [0.5], objective={"name": "[red]odd[/]"})
+    out = io.StringIO()
+    Console(file=out, width=80).print(table(load_runs([tmp_path])).rich())
+    assert "[red]odd[/]" in out.getvalue()
+    assert len(re.findall(r"\d+\.\d±\d+\.\d ", out.getvalue())) >= 9
+    assert "…" not in out.getvalue()
+
+
+def test_a_band_is_mean_and_range_over_the_runs_that_got_there(tmp_path: Path) -> None:
+    scored(tmp_path / "a", 0, [0.2, 0.6, 0.8])
+    write_lines(scored(tmp_path / "b", 1, [0.4, 0.4, 0.4]), [{"round": 1, "accuracy": 0.4, "seconds": 4.0}])
+    values = band(load_runs([tmp_path]), "accuracy", "seconds")
+    np.testing.assert_allclose(values.mean, [0.3, 0.6, 0.8])
+    np.testing.assert_allclose(values.low, [0.2, 0.6, 0.8])
+    np.testing.assert_allclose(values.high, [0.4, 0.6, 0.8])
+    np.testing.assert_allclose(values.x, [3, 4, 6])
+    np.testing.assert_allclose(values.runs, [2, 1, 1])
+
+
+def test_pictures_are_written_whole(tmp_path: Path) -> None:
+    from PIL import Image
+
+    study(tmp_path / "runs", rounds=12)
+    scored(tmp_path / "runs/odd", 0, [0.5], objective={"name": r"$\frac"})
+    runs = load_runs([tmp_path / "runs"])
+    (out := tmp_path / "out").mkdir()
+    draw(runs, out / "a.png")
+    draw(runs, out / "a.svg")
+    with Image.open(out / "a.png") as picture:
+        assert picture.width > 900
+    assert "<svg" in (out / "a.svg").read_text()
+    assert sorted(path.name for path in out.iterdir()) == ["a.png", "a.svg"]
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
+    runs = load_runs([run_folder(tmp_path / "run", spec(rounds=2))])
+    with pytest.raises(BadInput, match=r"\.png or \.svg"):
+        draw(runs, tmp_path / "a.pdf")
+    with pytest.raises(BadInput, match="cannot be written"):
+        draw(runs, tmp_path / "missing" / "a.png")
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"round": 1}\n')
+    with pytest.raises(BadInput, match="nothing to draw"):
+        draw(load_runs([tmp_path / "run"]), tmp_path / "a.png")
+
+
+def test_importing_the_report_brings_no_heavy_library() -> None:
+    heavy = "plotly", "matplotlib", "rich", "jinja2", "PIL"
+    code = f"import sys, fedmix.report; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

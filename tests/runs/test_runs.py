@@ -1,0 +1,231 @@
+"""Runs survive what happens to them: kills, torn files, full disks, other processes, changed specs."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedmix import BadInput, FedmixError, runs
+from fedmix.experiment import Experiment
+from fedmix.presets import experiment
+from fedmix.runs import Interrupted, Run
+from tests.runs.victim import SPEC
+
+ROOT = Path(__file__).parents[2]
+
+
+def tiny(**settings: Any) -> Experiment:
+    quick = {"rounds": 4, "training.epochs": 1, "data.clients": 10}
+    return experiment("digits", "fedmix", seed=1).with_settings(quick | settings)
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def same_run(a: Path, b: Path) -> bool:
+    ours, theirs = (load_file(f / "checkpoint.safetensors") for f in (a, b))
+    return metrics(a) == metrics(b) and ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)
+
+
+def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path) -> None:
+    """At least ten kills, some inside a write; then metrics and weights equal those of a run that was never stopped."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        Run(SPEC, tmp_path / "whole").execute()
+    finally:
+        torch.set_num_threads(threads)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.runs.victim", tmp_path / "killed", "7"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    kills, writing = map(int, done.stdout.split())
+    assert kills >= 10
+    assert writing >= 1
+    assert same_run(tmp_path / "whole", tmp_path / "killed")
+    a, b = (Run(SPEC, tmp_path / name).summary for name in ("whole", "killed"))
+    assert a is not None
+    assert b is not None
+    assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+
+
+def test_folder_holds_what_it_should(tmp_path: Path) -> None:
+    spec = tiny(target=0.15)
+    summary = Run(spec, tmp_path).execute(command="fedmix run digits")
+    files = {"experiment.toml", "environment.json", "clients.json", "metrics.jsonl", "summary.json"}
+    files |= {"checkpoint.safetensors", "gallery.safetensors"}
+    assert {p.name for p in tmp_path.iterdir() if not p.name.startswith(".")} == files
+    assert Experiment.load(tmp_path / "experiment.toml") == spec
+    lines = metrics(tmp_path)
+    accuracies = [line["accuracy"] for line in lines]
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert summary["last"] == accuracies[-1]
+    assert summary["best"] == max(accuracies)
+    assert summary["best_round"] == accuracies.index(max(accuracies)) + 1
+    assert summary["mean_last_ten"] == pytest.approx(sum(accuracies) / 4)
+    assert summary["rounds_to_target"] == next((i + 1 for i, a in enumerate(accuracies) if a >= 0.15), None)
+    assert json.loads((tmp_path / "environment.json").read_text())["command"] == "fedmix run digits"
+    clients = json.loads((tmp_path / "clients.json").read_text())
+    assert [sum(c) for c in clients["counts"]] == clients["sizes"]
+    gallery = load_file(tmp_path / "gallery.safetensors")
+    assert gallery["means"].shape == (10, 1, 8, 8)
+
+
+def test_a_finished_run_is_not_run_again_but_can_be_made_longer(tmp_path: Path) -> None:
+    Run(tiny(rounds=2), tmp_path / "a").execute()
+    rounds: list[int] = []
+    Run(tiny(rounds=2), tmp_path / "a").execute(lambda line: rounds.append(line["round"]))
+    assert rounds == []
+    Run(tiny(rounds=4), tmp_path / "a").execute(lambda line: rounds.append(line["round"]))
+    assert rounds == [3, 4]
+    Run(tiny(rounds=4), tmp_path / "b").execute()
+    assert same_run(tmp_path / "a", tmp_path / "b")
+
+
+def interrupted_at(folder: Path, spec: Experiment, stop: int) -> None:
+    seen: list[int] = []
+    with pytest.raises(Interrupted, match=f"stopped after round {stop}; go on with: fedmix resume"):
+        Run(spec, folder).execute(lambda line: seen.append(line["round"]), stopped=lambda: len(seen) == stop - 1)
+
+
+def test_a_torn_last_line_is_written_again(tmp_path: Path) -> None:
+    Run(tiny(), tmp_path / "whole").execute()
+    interrupted_at(tmp_path / "torn", tiny(), 2)
+    with (tmp_path / "torn" / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 3, "accu')
+    Run(tiny(), tmp_path / "torn").execute()
+    assert same_run(tmp_path / "whole", tmp_path / "torn")
+
+
+def test_a_missing_checkpoint_starts_anew_and_ends_the_same(tmp_path: Path) -> None:
+    Run(tiny(), tmp_path / "whole").execute()
+    interrupted_at(tmp_path / "lost", tiny(), 3)
+    (tmp_path / "lost" / "checkpoint.safetensors").unlink()
+    Run(tiny(), tmp_path / "lost").execute()
+    assert same_run(tmp_path / "whole", tmp_path / "lost")
+
+
+def test_lost_metrics_are_noticed(tmp_path: Path) -> None:
+    interrupted_at(tmp_path, tiny(), 2)
+    (tmp_path / "metrics.jsonl").write_text("")
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(BadInput, match="lacks some of the 2 rounds before the checkpoint"):
+        Run(tiny(), tmp_path).execute()
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    interrupted_at(tmp_path, tiny(), 2)
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(BadInput, match=r"checkpoint\.safetensors is damaged .*; delete it to start this run anew"):
+        Run(tiny(), tmp_path).execute()
+
+
+def test_a_changed_spec_is_refused(tmp_path: Path) -> None:
+    interrupted_at(tmp_path, tiny(), 2)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    (tmp_path / "experiment.toml").write_text(tiny(**{"objective.lam": 0.2}).toml())
+    with pytest.raises(BadInput, match="is not the one that its checkpoint was made with"):
+        Run.open(tmp_path).execute()
+    for name in ("checkpoint.safetensors", "metrics.jsonl"):
+        assert (tmp_path / name).read_bytes() == before[name]
+
+
+def test_another_experiment_does_not_overwrite(tmp_path: Path) -> None:
+    Run(tiny(), tmp_path).execute()
+    (tmp_path / "checkpoint.safetensors").unlink()
+    (tmp_path / "summary.json").unlink()
+    with pytest.raises(BadInput, match="holds another experiment"):
+        Run(tiny(**{"objective.lam": 0.2}), tmp_path).execute()
+
+
+def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
+    def second(_: dict[str, Any]) -> None:
+        with pytest.raises(BadInput, match="another process is running in"):
+            Run(tiny(), tmp_path).execute()
+
+    Run(tiny(rounds=1), tmp_path).execute(second)
+
+
+def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(runs, "_replace", refuse)
+    with pytest.raises(BadInput, match=r"cannot be written \(Permission denied\); choose another folder with --out"):
+        Run(tiny(), tmp_path / "there").execute()
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="cannot be written"):
+        Run(tiny(), tmp_path / "file" / "run").execute()
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    """A tmpfs that fills up in mid-run: a clear sentence; with room again, the run goes on and ends the same."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    try:
+        folder, ballast = disk / "run", disk / "ballast"
+
+        def fill(line: dict[str, Any]) -> None:
+            if line["round"] == 2:
+                with contextlib.suppress(OSError):
+                    ballast.write_bytes(b"x" * 2**20)
+
+        with pytest.raises(FedmixError, match=r"the disk of .* is full; make room, then go on with: fedmix resume"):
+            Run(tiny(), folder).execute(fill, checkpoint_seconds=0.0)
+        ballast.unlink()
+        Run(tiny(), folder).execute(checkpoint_seconds=0.0)
+        Run(tiny(), tmp_path / "whole").execute()
+        assert same_run(folder, tmp_path / "whole")
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_ctrl_c_ends_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "fedmix.cli.app",
+        "run",
+        "digits",
+        "--rounds",
+        "200",
+        "--set",
+        "data.clients=10",
+        "--out",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "300"}
+    ) as process:
+        for _ in range(600):
+            time.sleep(0.1)
+            found = list(tmp_path.glob("*/metrics.jsonl"))
+            if found and found[0].read_text().count("\n") >= 2:
+                break
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    [folder] = tmp_path.iterdir()
+    assert "finishing this round" in said
+    assert f"go on with: fedmix resume {folder}" in said
+    state = load_file(folder / "checkpoint.safetensors")
+    assert int(state["round"]) == len(metrics(folder))

@@ -1,0 +1,221 @@
+"""The command line, as a user types it."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmix.cli.app import main
+
+SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.clients=10"]
+
+
+def fedmix(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
+    """Run the command line in this process; its exit code."""
+    monkeypatch.setattr(sys, "argv", ["fedmix", *map(str, args)])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_run_prints_a_table_and_leaves_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedmix(monkeypatch, "run", "digits", "--algorithm", "naivemix", *SMALL, "--out", tmp_path) == 0
+    out, err = capsys.readouterr()
+    [folder] = tmp_path.iterdir()
+    assert folder.name.startswith("digits-naivemix-s0-")
+    assert "naivemix" in out
+    assert str(folder) in out.replace("\n", "")
+    assert re.search(r"digits naivemix seed 0  round 2/2  accuracy .* %  loss [\d.]+  [\d.]+ clients/s", err)
+    assert "\x1b[" not in err
+
+
+def test_json_for_scripts_and_done_runs_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["run", "digits", *SMALL, "--out", tmp_path, "--seeds", "2", "--json"]
+    assert fedmix(monkeypatch, *args) == 0
+    out, err = capsys.readouterr()
+    first = json.loads(out)
+    assert err == ""
+    assert len(first) == 2
+    assert all(s["rounds"] == 2 for s in first.values())
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/checkpoint.safetensors")}
+    assert fedmix(monkeypatch, *args) == 0
+    assert json.loads(capsys.readouterr().out) == first
+    assert stamps == {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/checkpoint.safetensors")}
+
+
+def test_a_sweep_is_the_product_of_its_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = ["--set", "objective.lam=0.05,0.2", "--set", "exchange.m=all,5"]
+    assert fedmix(monkeypatch, "run", "digits", *SMALL, *sweep, "--out", tmp_path, "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 4
+    texts = [(p / "experiment.toml").read_text() for p in tmp_path.iterdir()]
+    assert sorted("lam = 0.2" in t for t in texts) == [False, False, True, True]
+    assert sorted("m = 5" in t for t in texts) == [False, False, True, True]
+
+
+def test_a_failed_run_loses_none_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The middle one diverges at once; it is told at the end, and the others have finished."""
+    args = ["run", "digits", *SMALL, "--set", "training.lr=0.01,1e30,0.02", "--out", tmp_path, "--quiet"]
+    assert fedmix(monkeypatch, *args) == 1
+    _, err = capsys.readouterr()
+    assert re.search(r"1 of 3 runs failed: digits-fedmix-s0-\w+: round 1, client \d+, step \d+: the loss is NaN or infinite", err)
+    assert len(list(tmp_path.glob("*/summary.json"))) == 2
+
+
+def test_compare_writes_what_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [a for kind in ("png", "svg", "csv", "html") for a in (f"--{kind}", tmp_path / f"it.{kind}")]
+    args = [
+        "compare",
+        "digits",
+        "--algorithms",
+        "fedavg,fedmix",
+        "--seeds",
+        "2",
+        *SMALL,
+        "--out",
+        tmp_path / "runs",
+        "--quiet",
+        *files,
+    ]
+    assert fedmix(monkeypatch, *args) == 0
+    out = capsys.readouterr().out
+    assert "fedavg" in out
+    assert "fedmix" in out
+    assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "it.svg").read_text()
+    assert len((tmp_path / "it.csv").read_text().splitlines()) == 3
+    assert "</html>" in (tmp_path / "it.html").read_text()
+    assert fedmix(monkeypatch, "report", tmp_path / "runs", "-o", tmp_path / "again.html") == 0
+    assert (tmp_path / "again.html").stat().st_size > 10_000
+
+
+def test_tensorboard_gets_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", tmp_path, "--quiet", "--tensorboard") == 0
+    [folder] = tmp_path.iterdir()
+    code = (
+        "import sys; from tensorboard.backend.event_processing.event_accumulator import EventAccumulator as E; "
+        "e = E(sys.argv[1]); e.Reload(); print([(s.step, round(s.value, 4)) for s in e.Scalars('accuracy')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, folder / "tensorboard"], capture_output=True, text=True)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert done.stdout.strip() == str([(line["round"], round(line["accuracy"], 4)) for line in lines]), done.stderr
+
+
+def test_resume_adds_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", tmp_path, "--json") == 0
+    [folder] = tmp_path.iterdir()
+    capsys.readouterr()
+    assert fedmix(monkeypatch, "resume", folder, "--rounds", "3", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[str(folder)]["rounds"] == 3
+
+
+def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        'rounds = 2\n[data]\nname = "diabetes"\n[model]\nname = "mlp"\n[objective]\nname = "fedmix"\nlam = 0.1\n'
+        "[training]\nclients_per_round = 3\n"
+    )
+    assert fedmix(monkeypatch, "run", mine, "--out", tmp_path / "runs", "--json") == 0
+    [summary] = json.loads(capsys.readouterr().out).values()
+    assert summary["score_name"] == "mse"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["run", "mnist"], "preset 'mnist' is unknown; choose one of digits"),
+        (["run", "digits", "--algorithm", "fedsgd"], "algorithm 'fedsgd' is unknown"),
+        (["run", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
+        (["run", "digits", "--set", "lam"], "is not KEY=VALUE"),
+        (["run", "digits", "--seeds", "0"], "--seeds 0: at least one"),
+        (["run", "digits", "--set", "training.clients_per_round=50"], "is more than the 20 clients"),
+        (["run", "digits", "--set", "exchange.cutoff=1000"], "exchange.cutoff=1000 leaves no client"),
+        (["run", "digits", "--device", "tpu"], "device 'tpu' cannot be used"),
+        (["run", "digits", "--engine", "fast"], "engine.name='fast' should be 'vectorised' or 'sequential'"),
+        (["run", "gone.toml"], "gone.toml cannot be read"),
+        (["resume", "nowhere"], "nowhere holds no run"),
+        (["report", "nowhere"], "nowhere"),
+        (["data", "fetch", "mnist"], "data 'mnist' is unknown"),
+        (["run", "cifar10", "--data", "nowhere"], "there are no parquet files in"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    args: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = ["--out", tmp_path / "runs"] if args[0] == "run" else []
+    assert fedmix(monkeypatch, *args, *out) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("fedmix: ")
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+    assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
+
+
+def test_data_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fedmix(monkeypatch, "data", "list", "--json") == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"digits", "diabetes", "cifar10", "cifar100", "femnist", "shakespeare"}
+    assert fedmix(monkeypatch, "data", "fetch", "digits") == 0
+    assert "digits: " in capsys.readouterr().out
+    assert fedmix(monkeypatch, "data", "show", "digits", "--json") == 0
+    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert all(sum(n > 0 for n in c) == 2 for c in shown["counts"])
+    assert fedmix(monkeypatch, "data", "show", "digits") == 0
+    assert "digits: 20 clients" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", [["run"], ["compare"], ["resume"], ["report"], ["data", "list"], ["data", "fetch"], ["data", "show"], []]
+)
+def test_help_holds_an_example(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fedmix(monkeypatch, *command, "--help") == 0
+    assert "Example:" in capsys.readouterr().out
+
+
+def test_help_starts_without_torch() -> None:
+    code = "import sys, fedmix.cli.app; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'pydantic', 'matplotlib')))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_terminal_gets_a_live_bar_and_no_color_is_respected(plain: bool, tmp_path: Path) -> None:
+    """On a real (pseudo) terminal: the bar moves, and NO_COLOR leaves no colour codes."""
+    env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CI")} | {"TERM": "xterm-256color", "COLUMNS": "140"}
+    if plain:
+        env["NO_COLOR"] = "1"
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "fedmix.cli.app", "run", "digits", *SMALL, "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        seen, end = b"", time.monotonic() + 120
+        while time.monotonic() < end:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            seen += piece
+    os.close(ours)
+    assert process.returncode == 0, seen
+    text = seen.decode()
+    assert "2/2" in text
+    assert "accuracy" in text
+    assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]", text)) is not plain

@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 # Threads that wait for each other by spinning make a busy machine ten times slower.
 export OMP_WAIT_POLICY = PASSIVE
 
-.PHONY: demo test lint types check format clean
+.PHONY: demo test lint types check format docs clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/demo.py
@@ -25,6 +25,9 @@ check: $(VENV)/.ready
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis

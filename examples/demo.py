@@ -131,7 +131,7 @@ def main() -> int:
         table.add_column(f"round {r}", justify="right")
     for algorithm, name in ALGORITHMS.items():
         cells = (curves[algorithm][:, r - 1] for r in shown)
-        table.add_row(name, *(f"{c.mean():.1f} ± {c.std():.1f}" for c in cells))
+        table.add_row(name, *(f"{c.mean():.1f} ± {c.std(ddof=min(1, len(c) - 1)):.1f}" for c in cells))
     console.print(table)
     from fedmix.report import load_runs, write_html
 

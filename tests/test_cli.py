@@ -106,6 +106,24 @@ def test_compare_writes_what_is_asked_for(
     assert (tmp_path / "again.html").stat().st_size > 10_000
 
 
+def test_compare_sets_what_an_algorithm_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """λ and the exchange are FedMix's alone: FedAvg runs once, FedMix for each value."""
+    args = ["--algorithms", "fedavg,fedmix", "--seeds", "1", "--set", "objective.lam=0.1,0.2", "--set", "exchange.noise=0.1"]
+    assert fedmix(monkeypatch, "compare", "digits", *args, *SMALL, "--out", tmp_path, "--json") == 0
+    assert sorted(Path(f).name.split("-")[1] for f in json.loads(capsys.readouterr().out)) == ["fedavg", "fedmix", "fedmix"]
+
+
+def test_another_name_brings_other_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["--set", "objective.name=naivemix", "--set", "objective.lam=0.3"]
+    assert fedmix(monkeypatch, "run", "digits", *args, *SMALL, "--out", tmp_path, "--json") == 0
+    [folder] = json.loads(capsys.readouterr().out)
+    assert "digits-naivemix-" in folder
+
+
 def test_tensorboard_gets_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", tmp_path, "--quiet", "--tensorboard") == 0
     [folder] = tmp_path.iterdir()
@@ -152,6 +170,8 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["run", "gone.toml"], "gone.toml cannot be read"),
         (["resume", "nowhere"], "nowhere holds no run"),
         (["report", "nowhere"], "nowhere"),
+        (["compare", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
+        (["compare", "digits", "--png", "gone/a.png"], "gone/a.png cannot be written: there is no folder gone"),
         (["data", "fetch", "mnist"], "data 'mnist' is unknown"),
         (["run", "cifar10", "--data", "nowhere"], "there are no parquet files in"),
     ],

@@ -7,11 +7,11 @@ import difflib
 import hashlib
 import inspect
 import math
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError, create_model, model_validator
 
@@ -154,15 +154,25 @@ class Experiment(_Section):
     def with_settings(self, settings: Mapping[str, Any]) -> "Experiment":
         """The experiment with some settings changed, given by dotted path."""
         values = self.values()
-        for path, value in settings.items():
+        for path in sorted(settings, key=lambda path: not path.endswith(".name")):  # another name brings other fields
+            value = settings[path]
             *sections, key = path.split(".")
             at = values
             for section in sections:
                 at = at.setdefault(section, {})
                 if not isinstance(at, dict):
                     raise BadInput(f"{path}: {section} is a value, not a section")
+            if key == "name" and at.get(key) != value and sections and sections[0] != "engine":
+                at.clear()
             at[key] = value
         return Experiment.of(values, "settings")
+
+    def takes(self, path: str) -> bool:
+        """Whether a setting, given by dotted path, is one of this experiment's; another algorithm may have it."""
+        section, _, key = path.rpartition(".")
+        if section == "exchange":
+            return self.exchange is not None
+        return section != "objective" or key == "name" or key in type(self.objective).model_fields
 
     @property
     def algorithm(self) -> str:
@@ -249,9 +259,19 @@ def _fields(section: type[_Section], prefix: str, name: str) -> Iterator[tuple[s
 
 
 def _type(annotation: Any) -> str:
-    text = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
-    return re.sub(r"typing\.|Literal\[(.*?)\]", lambda m: m[1].replace(", ", " | ") if m[1] else "", text).replace(
-        "NoneType", "None"
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(parts[0])
+    if origin in (Union, UnionType):
+        return " | ".join(_type(part) for part in parts)
+    if origin is Literal:
+        return " | ".join(repr(part) for part in parts)
+    return (
+        "None"
+        if annotation is NoneType
+        else annotation.__name__
+        if inspect.isclass(annotation) and not parts
+        else str(annotation)
     )
 
 

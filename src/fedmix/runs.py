@@ -78,6 +78,7 @@ class Run:
         `stopped` is asked after every round; once it says so, a checkpoint is written and Interrupted raised.
         """
         with _writing(self.folder), _locked(self.folder):
+            self._refuse_shorter()
             if (done := self._finished()) is not None:
                 return done
             federation, seconds = self._begin(root, command)
@@ -102,7 +103,16 @@ class Run:
 
     def _finished(self) -> dict[str, Any] | None:
         done = self.summary
-        return done if done is not None and done["rounds"] >= self.experiment.rounds else None
+        return done if done is not None and done["rounds"] == self.experiment.rounds else None
+
+    def _refuse_shorter(self) -> None:
+        path = self.folder / "experiment.toml"
+        planned = Experiment.load(path).rounds if path.is_file() else 0
+        if planned > self.experiment.rounds:
+            raise BadInput(
+                f"{self.folder} holds this run with {planned} rounds, more than {self.experiment.rounds}; "
+                f"ask for {planned}, or choose another folder with --out"
+            )
 
     def _begin(self, root: Path | None, command: str) -> tuple[Federation, float]:
         """The federation at the round it had reached, and the seconds spent so far."""
@@ -123,6 +133,7 @@ class Run:
             )
         federation.restore(state)
         self._cut_metrics(federation.round)
+        _replace(self.folder / "experiment.toml", self.experiment.toml().encode())  # it may ask for more rounds than before
         return federation, float(about["seconds"])
 
     def _refuse_other(self, path: Path) -> None:

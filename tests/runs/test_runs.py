@@ -97,10 +97,22 @@ def test_a_finished_run_is_not_run_again_but_can_be_made_longer(tmp_path: Path) 
     assert same_run(tmp_path / "a", tmp_path / "b")
 
 
+def test_a_longer_run_that_is_killed_goes_on(tmp_path: Path) -> None:
+    """Made longer and stopped half-way, it is unfinished: it goes on to its new end, and no shorter one takes its place."""
+    Run(tiny(rounds=2), tmp_path / "a").execute()
+    interrupted_at(tmp_path / "a", tiny(rounds=6), 4)
+    assert Run.open(tmp_path / "a").experiment.rounds == 6
+    with pytest.raises(BadInput, match="holds this run with 6 rounds, more than 2; ask for 6"):
+        Run(tiny(rounds=2), tmp_path / "a").execute()
+    assert Run.open(tmp_path / "a").execute()["rounds"] == 6
+    Run(tiny(rounds=6), tmp_path / "b").execute()
+    assert same_run(tmp_path / "a", tmp_path / "b")
+
+
 def interrupted_at(folder: Path, spec: Experiment, stop: int) -> None:
     seen: list[int] = []
     with pytest.raises(Interrupted, match=f"stopped after round {stop}; go on with: fedmix resume"):
-        Run(spec, folder).execute(lambda line: seen.append(line["round"]), stopped=lambda: len(seen) == stop - 1)
+        Run(spec, folder).execute(lambda line: seen.append(line["round"]), stopped=lambda: seen[-1:] == [stop - 1])
 
 
 def test_a_torn_last_line_is_written_again(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def compare(
     """Train several algorithms on the same clients, batches and seeds, and show one table."""
     from fedmix.cli import commands
 
+    commands.check_outputs(png, svg, csv, html)
     chosen = [a.strip() for a in algorithms.split(",") if a.strip()]
     experiments = commands.experiments(what, chosen, rounds, seed, seeds, settings or [], engine, device)
     folders = commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
@@ -119,6 +120,7 @@ def report(
     """Write one HTML page, which works offline, with curves, tables, clients, means and settings of these runs."""
     from fedmix.cli import commands
 
+    commands.check_outputs(output)
     commands.write_reports(folders, html=output)
 
 

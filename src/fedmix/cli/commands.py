@@ -37,12 +37,17 @@ def experiments(
     fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device}
     chosen = {k: v for k, v in fixed.items() if v is not None}
     grid = [_values(s) for s in settings]
-    return [
-        _base(what, algorithm, s).with_settings(chosen | dict(point))
-        for algorithm in algorithms
-        for point in itertools.product(*grid)
-        for s in range(seed, seed + seeds)
-    ]
+    bases = [_base(what, algorithm, seed) for algorithm in algorithms]
+    for (path, value), *_ in grid:
+        if not any(base.takes(path) for base in bases):
+            bases[-1].with_settings({path: value})  # which says what is wrong with it
+    found: dict[str, Experiment] = {}
+    for base, point in itertools.product(bases, itertools.product(*grid)):
+        applies = {path: value for path, value in point if base.takes(path)}
+        for s in range(base.seed, base.seed + seeds):
+            one = base.with_settings({"seed": s} | chosen | applies)
+            found[one.id] = one
+    return list(found.values())
 
 
 def _base(what: str, algorithm: str | None, seed: int) -> Experiment:
@@ -163,6 +168,13 @@ def _listening(run: Run, progress: Progress, tensorboard: bool) -> Iterator[List
             log(line)
 
         yield both
+
+
+def check_outputs(*paths: Path | None) -> None:
+    """Refuse files that could not be written, before hours are spent on what goes into them."""
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise BadInput(f"{path} cannot be written: there is no folder {path.parent}; make it first")
 
 
 def write_reports(

@@ -1,0 +1,132 @@
+"""The documentation builds, says every setting, loads nothing from elsewhere, and its commands and examples run."""
+
+import html
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click import Command, Context, Group
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from fedmix.cli import commands
+from fedmix.cli.app import app
+from fedmix.experiment import Experiment, settings
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+FOLDER = "runs/digits-fedmix-s0-1a2b3c4d5e"  # stands for the folder of a run
+
+
+def shell_lines() -> list[str]:
+    """Every line of a shell block that calls fedmix, in the order of the pages."""
+    blocks = [block for page in PAGES for block in re.findall(r"```(?:sh|console)\n(.*?)```", page.read_text(), re.S)]
+    return [line for block in blocks for line in block.splitlines() if line.startswith("fedmix ")]
+
+
+LINES = shell_lines()
+SMALL = [line for line in LINES if line.split()[1] in ("run", "compare") and line.split()[2] in ("digits", "mine.toml")]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],  # --quiet would also silence strict
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr, done.stderr
+    return folder
+
+
+def test_every_page_is_built(site: Path) -> None:
+    assert {page.stem for page in PAGES} <= {page.stem for page in site.glob("*.html")}
+    assert not list(site.rglob("*.py"))
+
+
+def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.glob("*.html"):
+        assert not re.search(r"""(?:src|href|url)\s*[=(]\s*["']?(?:https?:)?//""", page.read_text()), page.name
+
+
+def test_settings_page_has_every_setting_where_it_belongs(site: Path) -> None:
+    text = html.unescape((site / "settings.html").read_text())
+    assert "<!-- settings -->" not in text
+    parts = {part.split('"')[0]: part for part in re.split(r'<h[23] id="', text)[1:]}
+    for path, _, default, name in settings():
+        section = path.rpartition(".")[0]
+        part = parts[f"{section}-{name}" if name else section or "the-run"]
+        [row] = [row for row in part.split("<tr>") if f"<code>{path}</code>" in row]
+        shown = {"True": "true", "False": "false"}.get(str(default), str(default))
+        if isinstance(default, tuple):
+            shown = str(list(default))
+        assert default is None or shown == "(required)" or f"; <code>{shown}</code>" in row, row
+        assert ("required" in row) == (shown == "(required)")
+        explanation = re.sub("<.*?>", "", row.split("</td>")[1])
+        assert len(explanation.strip()) > 10, row
+
+
+def test_there_are_commands_to_test() -> None:
+    assert len(SMALL) >= 7
+    assert {line.split()[1] for line in LINES} == {"run", "compare", "resume", "report", "data"}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_commands_parse(line: str) -> None:
+    command: Command = get_command(app)
+    name, args = "fedmix", shlex.split(line)[1:]
+    while isinstance(command, Group):
+        found = command.get_command(Context(command), args[0])
+        assert found is not None, f"there is no command {args[0]}"
+        command, name, args = found, args[0], args[1:]
+    command.make_context(name, args)  # raises on an unknown option or a missing argument
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line.split()[1] in ("run", "compare") and line not in SMALL])
+def test_commands_on_large_data_are_valid(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything up to the training."""
+    asked: list[Experiment] = []
+
+    def note(todo: list[Experiment], *_: Any, **__: Any) -> list[Path]:
+        asked.extend(todo)
+        return []
+
+    monkeypatch.setattr(commands, "run_all", note)
+    assert CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).exit_code == 0
+    assert asked
+
+
+def test_commands_on_digits_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order in which a reader meets them, with a single round."""
+    monkeypatch.chdir(tmp_path)
+    [text] = re.findall(r"```toml\n(# mine.toml\n.*?)```", (ROOT / "docs" / "first-run.md").read_text(), re.S)
+    Path("mine.toml").write_text(text)
+    shown = [line for line in LINES if line.split()[1:3] == ["data", "list"] or line.split()[1:4] == ["data", "show", "digits"]]
+    for line in [f"{line} --rounds 1" for line in SMALL] + shown:
+        assert CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).exit_code == 0, line
+    assert all(Path(name).stat().st_size for name in ("curves.png", "table.csv", "report.html"))
+
+    run = next(Path("runs").glob("digits-fedmix-s0-*"))
+    for line in [line for line in LINES if line.split()[1] in ("resume", "report")]:
+        args = shlex.split(line.replace(FOLDER, str(run)).replace("--rounds 60", "--rounds 2"))[1:]
+        assert CliRunner().invoke(app, args, catch_exceptions=False).exit_code == 0, line
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["own_data.py", "own_objective.py"])
+def test_examples_run(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / name, "--rounds", "1"], capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r": accuracy [0-9.]+ % after 1 rounds", done.stdout)) >= 2

@@ -124,12 +124,14 @@ def resume(
 
 def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool) -> list[Path]:
     command = shlex.join(["fedmix", *sys.argv[1:]])
+    titles = [f"{e.data.name} {e.algorithm} seed {e.seed}" for e in (run.experiment for run in runs)]
     failures: list[tuple[Run, FedmixError]] = []
     summaries: dict[str, Any] = {}
     with _ctrl_c() as stopped:
         for number, run in enumerate(runs, 1):
-            title = f"{run.experiment.data.name} {run.experiment.algorithm} seed {run.experiment.seed}"
-            with Progress(title, run.experiment, f"{number}/{len(runs)}", quiet=quiet or as_json) as progress:
+            with Progress(
+                titles[number - 1].ljust(max(map(len, titles))), run.experiment, f"{number}/{len(runs)}", quiet=quiet or as_json
+            ) as progress:
                 try:
                     with _listening(run, progress, tensorboard) as listen:
                         summaries[str(run.folder)] = run.execute(listen, command=command, root=root, stopped=stopped)

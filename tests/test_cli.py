@@ -115,6 +115,32 @@ def test_compare_sets_what_an_algorithm_has(
     assert sorted(Path(f).name.split("-")[1] for f in json.loads(capsys.readouterr().out)) == ["fedavg", "fedmix", "fedmix"]
 
 
+def test_compare_keeps_what_a_file_says_of_the_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        'rounds = 1\n[data]\nname = "digits"\n[model]\nname = "digits_cnn"\n[objective]\nname = "fedmix"\nlam = 0.3\n'
+        "[exchange]\nm = 8\nnoise = 0.05\n[training]\nclients_per_round = 3\n"
+    )
+    args = [
+        "--algorithms",
+        "fedavg,naivemix,fedmix",
+        "--seeds",
+        "1",
+        "--out",
+        tmp_path / "runs",
+        "--json",
+        "--csv",
+        tmp_path / "t.csv",
+    ]
+    assert fedmix(monkeypatch, "compare", mine, *args) == 0
+    specs = {Path(f).name.split("-")[1]: (Path(f) / "experiment.toml").read_text() for f in json.loads(capsys.readouterr().out)}
+    assert "noise" not in specs["fedavg"]
+    assert all("m = 8" in specs[a] and "noise = 0.05" in specs[a] for a in ("naivemix", "fedmix"))
+    assert "lam = 0.3" in specs["fedmix"]
+
+
 def test_another_name_brings_other_fields(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,12 +173,14 @@ def test_resume_adds_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(
-        'rounds = 2\n[data]\nname = "diabetes"\n[model]\nname = "mlp"\n[objective]\nname = "fedmix"\nlam = 0.1\n'
+        'rounds = 2\nseed = 3\n[data]\nname = "diabetes"\n[model]\nname = "mlp"\n[objective]\nname = "fedmix"\nlam = 0.1\n'
         "[training]\nclients_per_round = 3\n"
     )
     assert fedmix(monkeypatch, "run", mine, "--out", tmp_path / "runs", "--json") == 0
     [summary] = json.loads(capsys.readouterr().out).values()
     assert summary["score_name"] == "mse"
+    assert fedmix(monkeypatch, "run", mine, "--seed", "5", "--seeds", "2", "--out", tmp_path / "other", "--json") == 0
+    assert sorted(Path(f).name.split("-")[2] for f in json.loads(capsys.readouterr().out)) == ["s5", "s6"]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +200,10 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["report", "nowhere"], "nowhere"),
         (["compare", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
         (["compare", "digits", "--png", "gone/a.png"], "gone/a.png cannot be written: there is no folder gone"),
+        (["run", "digits", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "--set objective.lam is given twice"),
+        (["run", "digits", "--seeds", "2", "--set", "seed=5"], "--set seed and --seeds contradict each other"),
+        (["run", "digits", "--set", "objective.mu=inf"], "objective.mu=inf should be a finite number"),
+        (["run", "shakespeare", "--set", "model.hidden=-1", "--data", "nowhere"], "there are no parquet files"),
         (["data", "fetch", "mnist"], "data 'mnist' is unknown"),
         (["run", "cifar10", "--data", "nowhere"], "there are no parquet files in"),
     ],

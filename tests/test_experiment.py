@@ -114,6 +114,12 @@ def test_impossible_combinations(change: dict[str, Any], said: str) -> None:
         Experiment.of(BASE | change)
 
 
+def test_a_model_that_cannot_be_built() -> None:
+    values = BASE | {"data": {"name": "diabetes"}, "model": {"name": "mlp", "hidden": -1}}
+    with pytest.raises(BadInput, match=r"\[model\] \{'hidden': -1\} cannot be built"):
+        Experiment.of(values).federation()
+
+
 def test_bad_files(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"gone\.toml cannot be read \(No such file or directory\)"):
         Experiment.load(tmp_path / "gone.toml")

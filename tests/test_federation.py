@@ -28,11 +28,12 @@ from fedmix import (
     models,
 )
 from fedmix.data import FederatedData, Ragged, from_arrays
-from fedmix.engines import Work
+from fedmix.engines import Vectorised, Work
 from fedmix.evaluation import ClientScores
 from fedmix.models import initialised
 from fedmix.plan import ClientPlan
 from fedmix.server import Updates, average
+from tests.synthetic import federated as synthetic
 
 Array = np.ndarray[Any, Any]
 EngineName = Literal["vectorised", "sequential"]
@@ -363,3 +364,33 @@ def test_diabetes_is_learned(objective: Objective) -> None:
     sizes = patients.test_clients
     assert sizes is not None
     assert float(scores.scores @ sizes.sizes) / len(patients.test_y) == pytest.approx(last.metrics["mse"], rel=1e-6)
+
+
+def test_an_interrupted_round_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in mid-round, then on: weights and bytes are those of a run that was never interrupted."""
+
+    def start() -> Federation:
+        def changes(round_: int) -> dict[int, list[int]]:
+            return {0: [round_, 1, 2, 3], 1: [4, 5, 6 + round_]} if round_ else {}
+
+        data = synthetic("digits_cnn", (6, 6, 6, 6))
+        exchange = Exchange(m=3, noise=0.1)
+        return Federation(initialised(models.digits_cnn, 1), data, NaiveMix(0.1), Training(2), exchange=exchange, changes=changes)
+
+    whole = start()
+    list(whole.run(4))
+    broken, real, calls = start(), Vectorised._update, []
+
+    def interrupt_once(self: Vectorised, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(self, *args)
+
+    monkeypatch.setattr(Vectorised, "_update", interrupt_once)
+    with pytest.raises(KeyboardInterrupt):
+        list(broken.run(4))
+    assert broken.round == 1
+    list(broken.run(4))
+    assert broken.traffic == whole.traffic
+    assert all(torch.equal(p, broken.params[n]) for n, p in whole.params.items())

@@ -63,7 +63,7 @@ def _union(sections: Mapping[str, type[_Section]]) -> Any:
 DATA_SECTIONS = {n: _section(n, f, skip=("seed", "root", "cache")) for n, f in DATA.items()}
 MODEL_SECTIONS = {n: _section(n, f, skip=SIZES, initialise=(Literal["he", "torch"], "he")) for n, f in MODELS.items()}
 OBJECTIVE_SECTIONS = {
-    n: _section(n, o, mu=(Annotated[float, Field(ge=0)], 0.0), layer=(Annotated[int, Field(ge=0)], 0))
+    n: _section(n, o, mu=(Annotated[float, Field(ge=0, allow_inf_nan=False)], 0.0), layer=(Annotated[int, Field(ge=0)], 0))
     for n, o in OBJECTIVES.items()
 }
 ExchangeSection = _section(None, Exchange)
@@ -99,7 +99,7 @@ class Experiment(_Section):
     engine: EngineSection = EngineSection()
     rounds: Annotated[int, Field(ge=1)] = 40
     evaluate_every: Annotated[int, Field(ge=1)] = 1
-    target: float | None = None
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     seed: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
@@ -164,6 +164,8 @@ class Experiment(_Section):
                     raise BadInput(f"{path}: {section} is a value, not a section")
             if key == "name" and at.get(key) != value and sections and sections[0] != "engine":
                 at.clear()
+                if sections == ["objective"] and not any(p.startswith("exchange.") for p in settings):
+                    values.pop("exchange", None)
             at[key] = value
         return Experiment.of(values, "settings")
 
@@ -220,9 +222,13 @@ class Experiment(_Section):
         build, how = MODELS[spec.pop("name")], spec.pop("initialise")
         known = {"classes": federated.outputs, "outputs": federated.outputs, "inputs": math.prod(federated.input_shape)}
         sizes = {k: v for k, v in known.items() if k in inspect.signature(build).parameters}
+        try:
+            module = initialised(lambda: build(**spec, **sizes), self.seed, how)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise BadInput(f"[model] {spec} cannot be built: {error}") from error
         engine: dict[str, Any] = self.engine.model_dump()
         return Federation(
-            initialised(lambda: build(**spec, **sizes), self.seed, how),
+            module,
             federated,
             self.build_objective(),
             Training(**self.training.model_dump()),

@@ -1,6 +1,7 @@
 """The round loop: exchange, choose, plan, run, average, evaluate."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -104,7 +105,12 @@ class Federation:
         if evaluate_every < 1:
             raise BadInput(f"evaluate_every={evaluate_every} must be at least 1")
         while self.round < rounds:
-            local_loss, traffic = self._train_round()
+            before = self.data, self.resident, copy(self.exchange)
+            try:
+                local_loss, traffic = self._train_round()
+            except BaseException:  # a round happens whole or not at all, so that it can be tried again
+                self.data, self.resident, self.exchange = before
+                raise
             self.round += 1
             self.traffic = self.traffic + traffic
             due = self.round % evaluate_every == 0 or self.round == rounds

@@ -12,6 +12,7 @@ run goes on. No file is ever unpickled.
 import errno
 import fcntl
 import json
+import math
 import os
 import platform
 import subprocess
@@ -46,7 +47,7 @@ class Interrupted(FedmixError):
 
 
 class Run:
-    """A run in a folder. `Run(experiment, out)` names the folder by the experiment; `Run.open(folder)` goes on with one."""
+    """A run in a folder of its own, such as `out / experiment.id`; `Run.open(folder)` goes on with one."""
 
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         self.experiment, self.folder = experiment, folder
@@ -78,7 +79,7 @@ class Run:
         `stopped` is asked after every round; once it says so, a checkpoint is written and Interrupted raised.
         """
         with _writing(self.folder), _locked(self.folder):
-            self._refuse_shorter()
+            self._refuse_other()
             if (done := self._finished()) is not None:
                 return done
             federation, seconds = self._begin(root, command)
@@ -87,7 +88,7 @@ class Run:
                 for done_round in federation.run(self.experiment.rounds, evaluate_every=self.experiment.evaluate_every):
                     spent = seconds + time.monotonic() - started
                     line = _line(done_round, federation, spent)
-                    metrics.write(json.dumps(line) + "\n")
+                    metrics.write(json.dumps(line, allow_nan=False) + "\n")
                     metrics.flush()
                     if federation.round == 1:
                         _gallery(federation, self.folder / "gallery.safetensors")
@@ -103,23 +104,37 @@ class Run:
 
     def _finished(self) -> dict[str, Any] | None:
         done = self.summary
-        return done if done is not None and done["rounds"] == self.experiment.rounds else None
+        if done is None or done["rounds"] != self.experiment.rounds:
+            return None
+        if done["identity"] != _identity(self.experiment):
+            raise self._changed("summary")
+        return done
 
-    def _refuse_shorter(self) -> None:
+    def _refuse_other(self) -> None:
+        """Refuse a folder that holds another experiment, or this one with more rounds."""
         path = self.folder / "experiment.toml"
-        planned = Experiment.load(path).rounds if path.is_file() else 0
-        if planned > self.experiment.rounds:
+        if not path.is_file():
+            return
+        there = Experiment.load(path)
+        if _identity(there) != _identity(self.experiment):
+            raise BadInput(f"{self.folder} holds another experiment; choose another folder with --out")
+        if there.rounds > self.experiment.rounds:
             raise BadInput(
-                f"{self.folder} holds this run with {planned} rounds, more than {self.experiment.rounds}; "
-                f"ask for {planned}, or choose another folder with --out"
+                f"{self.folder} holds this run with {there.rounds} rounds, more than {self.experiment.rounds}; "
+                f"go on with it: fedmix resume {self.folder}"
             )
+
+    def _changed(self, what: str) -> BadInput:
+        return BadInput(
+            f"{self.folder}: experiment.toml is not the one that its {what} was made with; "
+            "restore it (only rounds may grow), or start a new run elsewhere"
+        )
 
     def _begin(self, root: Path | None, command: str) -> tuple[Federation, float]:
         """The federation at the round it had reached, and the seconds spent so far."""
         federation = self.experiment.federation(root)
         saved = self._saved()
         if saved is None:
-            self._refuse_other(self.folder / "experiment.toml")
             for name, content in _description(federation, command).items():
                 _replace(self.folder / name, content)
             _replace(self.folder / "metrics.jsonl", b"")
@@ -127,18 +142,11 @@ class Run:
             return federation, 0.0
         state, about = saved
         if about["experiment"] != _identity(self.experiment):
-            raise BadInput(
-                f"{self.folder}: experiment.toml is not the one that its checkpoint was made with; "
-                "restore it (only rounds may change), or start a new run elsewhere"
-            )
+            raise self._changed("checkpoint")
         federation.restore(state)
         self._cut_metrics(federation.round)
         _replace(self.folder / "experiment.toml", self.experiment.toml().encode())  # it may ask for more rounds than before
         return federation, float(about["seconds"])
-
-    def _refuse_other(self, path: Path) -> None:
-        if path.is_file() and _identity(Experiment.load(path)) != _identity(self.experiment):
-            raise BadInput(f"{self.folder} holds another experiment; choose another folder with --out")
 
     def _saved(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         from safetensors import SafetensorError, safe_open
@@ -181,18 +189,20 @@ def summarise(lines: list[dict[str, Any]], experiment: Experiment) -> dict[str, 
     score_name = "accuracy" if "accuracy" in lines[-1] else "mse"
     better = max if score_name == "accuracy" else min
     scores = [(line["round"], line[score_name]) for line in lines if score_name in line]
-    best = better(score for _, score in scores)
+    finite = [(r, s) for r, s in scores if s is not None]
+    best_round, best = better(finite, key=lambda pair: pair[1]) if finite else (None, None)
     target = experiment.target
-    reached = [r for r, s in scores if target is not None and (s >= target if better is max else s <= target)]
+    reached = [r for r, s in finite if target is not None and (s >= target if better is max else s <= target)]
     final = lines[-1]
     return {
         "rounds": final["round"],
+        "identity": _identity(experiment),
         "algorithm": experiment.algorithm,
         "score_name": score_name,
         "last": scores[-1][1],
         "best": best,
-        "best_round": next(r for r, s in scores if s == best),
-        "mean_last_ten": float(np.mean([s for _, s in scores[-10:]])),
+        "best_round": best_round,
+        "mean_last_ten": float(np.mean(lately)) if None not in (lately := [s for _, s in scores[-10:]]) else None,
         "target": target,
         "rounds_to_target": reached[0] if reached else None,
         "seconds": final["seconds"],
@@ -218,7 +228,8 @@ def privacy(experiment: Experiment) -> str:
 def _line(done: Round, federation: Federation, seconds: float) -> dict[str, Any]:
     total = federation.traffic
     sent = {"bytes_up": total.up, "bytes_down": total.down, **{k: v for k, v in asdict(total).items() if k != "pool"}}
-    return {"round": done.round, **(done.metrics or {}), "local_loss": done.local_loss, "seconds": round(seconds, 3), **sent}
+    scores = {name: value if math.isfinite(value) else None for name, value in (done.metrics or {}).items()}
+    return {"round": done.round, **scores, "local_loss": done.local_loss, "seconds": round(seconds, 3), **sent}
 
 
 def _round_of(line: str) -> int | None:

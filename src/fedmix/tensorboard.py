@@ -20,7 +20,7 @@ def logging(folder: Path) -> Iterator[Listener]:
 
     def listen(line: dict[str, Any]) -> None:
         for name, value in line.items():
-            if name != "round":
+            if name != "round" and value is not None:
                 writer.add_scalar(name, value, line["round"])
 
     try:

@@ -102,7 +102,7 @@ def test_a_longer_run_that_is_killed_goes_on(tmp_path: Path) -> None:
     Run(tiny(rounds=2), tmp_path / "a").execute()
     interrupted_at(tmp_path / "a", tiny(rounds=6), 4)
     assert Run.open(tmp_path / "a").experiment.rounds == 6
-    with pytest.raises(BadInput, match="holds this run with 6 rounds, more than 2; ask for 6"):
+    with pytest.raises(BadInput, match="holds this run with 6 rounds, more than 2; go on with it: fedmix resume"):
         Run(tiny(rounds=2), tmp_path / "a").execute()
     assert Run.open(tmp_path / "a").execute()["rounds"] == 6
     Run(tiny(rounds=6), tmp_path / "b").execute()
@@ -161,10 +161,27 @@ def test_a_changed_spec_is_refused(tmp_path: Path) -> None:
 
 def test_another_experiment_does_not_overwrite(tmp_path: Path) -> None:
     Run(tiny(), tmp_path).execute()
-    (tmp_path / "checkpoint.safetensors").unlink()
-    (tmp_path / "summary.json").unlink()
-    with pytest.raises(BadInput, match="holds another experiment"):
-        Run(tiny(**{"objective.lam": 0.2}), tmp_path).execute()
+    for gone in ("", "summary.json", "checkpoint.safetensors"):
+        if gone:
+            (tmp_path / gone).unlink()
+        with pytest.raises(BadInput, match="holds another experiment"):
+            Run(tiny(**{"objective.lam": 0.2}), tmp_path).execute()
+
+
+def test_a_finished_run_whose_spec_was_edited_says_so(tmp_path: Path) -> None:
+    Run(tiny(), tmp_path).execute()
+    (tmp_path / "experiment.toml").write_text(tiny(**{"objective.lam": 0.2}).toml())
+    with pytest.raises(BadInput, match="is not the one that its summary was made with"):
+        Run.open(tmp_path).execute()
+
+
+def test_scores_that_are_not_finite_stay_valid_json() -> None:
+    """A model that overflows only in evaluation: null in the files, and a summary of what there is."""
+    lines = [{"round": r, "mse": m, "seconds": 1.0, "bytes_up": 0, "bytes_down": 0} for r, m in ((1, 0.5), (2, None), (3, 0.25))]
+    summary = runs.summarise(lines, tiny())
+    assert (summary["best"], summary["best_round"], summary["last"], summary["mean_last_ten"]) == (0.25, 3, 0.25, None)
+    only = runs.summarise([lines[1]], tiny())
+    assert (only["best"], only["best_round"], only["last"]) == (None, None, None)
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ Out = Annotated[Path, typer.Option(help="The folder in which each run gets a fol
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
 Engine = Annotated[str | None, typer.Option(help="vectorised or sequential.")]
 Seeds = Annotated[int, typer.Option(help="How many seeds, from --seed on.")]
-Seed = Annotated[int, typer.Option(help="The (first) seed.")]
+Seed = Annotated[int | None, typer.Option(help="The (first) seed; 0, or the file's.")]
 Data = Annotated[Path | None, typer.Option("--data", help="A folder with the hub's parquet files, instead of a download.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also log to TensorBoard, into each run's folder.")]
@@ -49,7 +49,7 @@ def run(
     what: What = "digits",
     algorithm: Algorithm = None,
     rounds: Rounds = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     seeds: Seeds = 1,
     settings: Set = None,
     engine: Engine = None,
@@ -72,7 +72,7 @@ def compare(
     what: What = "digits",
     algorithms: Annotated[str, typer.Option(help="Names, split by commas.")] = "fedavg,naivemix,fedmix",
     rounds: Rounds = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     seeds: Seeds = 3,
     settings: Set = None,
     engine: Engine = None,
@@ -146,7 +146,7 @@ def data_fetch(
 @data_app.command("show", epilog="Example:  fedmix data show digits --set data.partition=iid")
 def data_show(
     what: What = "digits",
-    seed: Seed = 0,
+    seed: Seed = None,
     settings: Set = None,
     data: Data = None,
     as_json: Json = False,

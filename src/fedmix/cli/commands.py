@@ -25,7 +25,7 @@ def experiments(
     what: str,
     algorithms: Sequence[str | None],
     rounds: int | None,
-    seed: int,
+    seed: int | None,
     seeds: int,
     settings: Sequence[str],
     engine: str | None,
@@ -34,10 +34,18 @@ def experiments(
     """Every experiment that a command line asks for: algorithms x settings x seeds."""
     if seeds < 1:
         raise BadInput(f"--seeds {seeds}: at least one is needed")
+    keys = [setting.partition("=")[0] for setting in settings]
+    if twice := [k for k in keys if keys.count(k) > 1]:
+        raise BadInput(f"--set {twice[0]} is given twice; for a sweep, split its values by commas")
+    if "seed" in keys and seeds > 1:
+        raise BadInput("--set seed and --seeds contradict each other; use --seed and --seeds")
     fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device}
     chosen = {k: v for k, v in fixed.items() if v is not None}
     grid = [_values(s) for s in settings]
     bases = [_base(what, algorithm, seed) for algorithm in algorithms]
+    if "objective.name" in keys:  # another objective takes other settings
+        first = {path: value for (path, value), *_ in grid if path.startswith("objective.")}
+        bases = [base.with_settings(first) for base in bases]
     for (path, value), *_ in grid:
         if not any(base.takes(path) for base in bases):
             bases[-1].with_settings({path: value})  # which says what is wrong with it
@@ -50,16 +58,21 @@ def experiments(
     return list(found.values())
 
 
-def _base(what: str, algorithm: str | None, seed: int) -> Experiment:
+def _base(what: str, algorithm: str | None, seed: int | None) -> Experiment:
     if not what.endswith(".toml"):
-        return experiment(what, algorithm or "fedmix", seed=seed)
+        return experiment(what, algorithm or "fedmix", seed=seed or 0)
     read = Experiment.load(Path(what))
-    values = read.values() | {"seed": read.seed + seed}
-    if algorithm is not None:
+    values = read.values() | ({} if seed is None else {"seed": seed})
+    if algorithm is not None and algorithm != read.algorithm:
         name = values["data"]["name"]
         if name not in PRESETS:
-            raise BadInput(f"--algorithm needs a preset's λ and μ, and {name} has none; set [objective] in {what}")
-        values = {k: v for k, v in values.items() if k != "exchange"} | sections(algorithm, PRESETS[name])
+            raise BadInput(
+                f"another algorithm needs a preset's λ and μ, and {name} has none; set [objective] in {what}, and use run"
+            )
+        new = sections(algorithm, PRESETS[name])
+        if "exchange" in new:  # what the file says of the exchange holds for every algorithm that has one
+            new["exchange"] = values.get("exchange", {}) | {"source": "pool"} | new["exchange"]
+        values = {k: v for k, v in values.items() if k != "exchange"} | new
     return Experiment.of(values, what)
 
 
@@ -125,10 +138,12 @@ def resume(
 def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool) -> list[Path]:
     command = shlex.join(["fedmix", *sys.argv[1:]])
     titles = [f"{e.data.name} {e.algorithm} seed {e.seed}" for e in (run.experiment for run in runs)]
-    failures: list[tuple[Run, FedmixError]] = []
+    failures: list[tuple[Run, Exception]] = []
     summaries: dict[str, Any] = {}
     with _ctrl_c() as stopped:
         for number, run in enumerate(runs, 1):
+            if stopped():
+                raise Interrupted(f"stopped before {run.folder.name}; the same command goes on where it was")
             with Progress(
                 titles[number - 1].ljust(max(map(len, titles))), run.experiment, f"{number}/{len(runs)}", quiet=quiet or as_json
             ) as progress:
@@ -137,7 +152,7 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
                         summaries[str(run.folder)] = run.execute(listen, command=command, root=root, stopped=stopped)
                 except Interrupted:
                     raise
-                except FedmixError as error:
+                except Exception as error:  # whatever it is, the other runs go on
                     if len(runs) == 1:
                         raise
                     failures.append((run, error))
@@ -151,7 +166,7 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), highlight=False, soft_wrap=True)
     if failures:
-        told = "; ".join(f"{run.folder.name}: {error}" for run, error in failures)
+        told = "; ".join(f"{run.folder.name}: {error or type(error).__name__}" for run, error in failures)
         raise FedmixError(f"{len(failures)} of {len(runs)} runs failed: {told}")
     return [run.folder for run in runs]
 
@@ -196,7 +211,7 @@ def write_reports(
     if html:
         report.write_html(runs, html)
     for written in (*pictures, *([csv] if csv else []), *([html] if html else [])):
-        console(sys.stdout).print(f"wrote {written}", highlight=False)
+        console().print(f"wrote {written}", highlight=False)
 
 
 ABOUT = {
@@ -228,7 +243,7 @@ def fetch_data(names: Sequence[str], root: Path | None) -> None:
         console(sys.stdout).print(f"{name}: {len(loaded.x)} training and {len(loaded.test_x)} test samples", highlight=False)
 
 
-def show_data(what: str, seed: int, settings: Sequence[str], root: Path | None, as_json: bool) -> None:
+def show_data(what: str, seed: int | None, settings: Sequence[str], root: Path | None, as_json: bool) -> None:
     """Sizes and classes of the clients."""
     [chosen] = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, seed, 1, settings, None, None)
     federated = chosen.build_data(root)

@@ -53,7 +53,7 @@ class Progress:
         self.first = self.first or (now, line["round"])
         rounds = line["round"] - self.first[1]
         pace = self.clients * rounds / (now - self.first[0]) if rounds else 0.0
-        self.shown |= {k: line[k] for k in ("accuracy", "mse", "loss") if k in line}
+        self.shown |= {k: line[k] for k in ("accuracy", "mse", "loss") if line.get(k) is not None}
         text = self._text(pace)
         if self.live:
             self.live.update(self.task, completed=line["round"], now=text)

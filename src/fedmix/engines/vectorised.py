@@ -15,7 +15,7 @@ from torch.func import vmap
 from fedmix.batches import PlanOnDevice, Resident
 from fedmix.engines.base import Work, diverged
 from fedmix.engines.compiled import compiled
-from fedmix.errors import BadInput, ClientFailure
+from fedmix.errors import BadInput, ClientFailure, FedmixError
 from fedmix.local import local_step, rest
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
@@ -57,9 +57,11 @@ class Vectorised:
             width = min(self.chunk or len(waiting), len(waiting))
             try:
                 updates = self._update(data, work, waiting[:width])
-            except torch.OutOfMemoryError:
+            except torch.OutOfMemoryError as error:
                 if width == 1:
-                    raise
+                    raise FedmixError(
+                        "one client does not fit into the device's memory; lower training.batch_size or use a smaller model"
+                    ) from error
                 self.chunk = -(-width // 2)
                 continue
             yield updates
@@ -81,7 +83,7 @@ class Vectorised:
                 active = int((steps > step).sum())
                 if active < width and not (self.compile and 2 * active > width):
                     width = active if not self.compile else -(-width // 2)
-                    done.append({n: p[width:] for n, p in params.items()})
+                    done.append({n: p[width:].clone() for n, p in params.items()})  # a view would keep the whole stack
                     params, velocity = _first(width, params), _first(width, velocity)
                 batch = data.batch(plan.at(slice(0, width), step), work.pool)
                 params, velocity, loss = self._step(params, velocity, work.params, batch, lr)

@@ -64,6 +64,11 @@ class MeanExchange:
     def __post_init__(self) -> None:
         self.holds, self.epoch = np.zeros(self.clients, np.int64), np.zeros(self.clients, np.int64)
 
+    def __copy__(self) -> "MeanExchange":
+        twin = replace(self, releases=dict(self.releases), pending=set(self.pending))
+        twin.holds, twin.epoch = self.holds.copy(), self.epoch.copy()
+        return twin
+
     def changed(self, clients: Iterable[int]) -> None:
         """Take note that the data of these clients changed."""
         for k in clients:

@@ -194,6 +194,7 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["run", "digits", "--set", "training.clients_per_round=50"], "is more than the 20 clients"),
         (["run", "digits", "--set", "exchange.cutoff=1000"], "exchange.cutoff=1000 leaves no client"),
         (["run", "digits", "--device", "tpu"], "device 'tpu' cannot be used"),
+        (["run", "digits", "--device", "meta"], "device 'meta' cannot be used"),
         (["run", "digits", "--engine", "fast"], "engine.name='fast' should be 'vectorised' or 'sequential'"),
         (["run", "gone.toml"], "gone.toml cannot be read"),
         (["resume", "nowhere"], "nowhere holds no run"),
@@ -239,6 +240,13 @@ def test_data_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def test_help_holds_an_example(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fedmix(monkeypatch, *command, "--help") == 0
     assert "Example:" in capsys.readouterr().out
+
+
+def test_without_its_packages_it_says_what_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None; from fedmix.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "fedmix: the command line needs typer; run: pip install 'fedmix[cli]'\n"
 
 
 def test_help_starts_without_torch() -> None:

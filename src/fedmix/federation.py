@@ -212,8 +212,10 @@ class Federation:
 
 def _device(name: str | torch.device) -> torch.device:
     try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
+        probe = torch.zeros(1, device=name)
+        probe.item()  # a device that holds no values, such as "meta", fails here
+        return probe.device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise BadInput(f"device {str(name)!r} cannot be used ({reason}); choose 'cpu', or 'cuda' where there is a GPU") from error
 

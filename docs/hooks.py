@@ -50,6 +50,7 @@ SAYS = {
     "engine.device": "`cpu`, `cuda`, `cuda:1` and so on.",
     "engine.chunk": "How many clients are trained at once. Unset: the engine decides.",
     "engine.compile": "Compile the step first. Unset: on a GPU only.",
+    "engine.precision": "How a GPU multiplies while it trains; a CPU always uses float32.",
 }
 ABOUT = {
     "": "These stand at the top of a file, before any section.",

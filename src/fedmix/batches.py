@@ -1,5 +1,6 @@
 """From a plan's draws to a batch: gathers samples, partners and means on the device."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -35,30 +36,35 @@ class PlanOnDevice(NamedTuple):
         return PlanOnDevice._make(None if f is None else f[index] for f in self)
 
 
+@dataclass(frozen=True)
 class Resident:
     """A federation's training data, held on one device in its stored form (images stay uint8)."""
 
-    def __init__(self, data: FederatedData, device: torch.device) -> None:
-        self.data, self.device = data, device
-        self.x = torch.from_numpy(np.ascontiguousarray(data.x)).to(device)
-        self.y = torch.from_numpy(np.ascontiguousarray(data.y)).to(device)
+    data: FederatedData
+    x: Tensor
+    y: Tensor
 
-    def with_clients_of(self, data: FederatedData) -> "Resident":
-        """The same arrays for data whose clients hold other rows."""
-        moved = object.__new__(Resident)
-        moved.data, moved.device, moved.x, moved.y = data, self.device, self.x, self.y
-        return moved
+    @staticmethod
+    def on(device: torch.device, data: FederatedData) -> "Resident":
+        x, y = (torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (data.x, data.y))
+        return Resident(data, x, y)
 
-    def locate(self, plan: ClientPlan, clients: np.ndarray, partners_of_all: bool) -> PlanOnDevice:
-        """Put the plan of `clients` (stacked, one per leading entry) on the device."""
+    @property
+    def device(self) -> torch.device:
+        return self.x.device
+
+    def locate(self, plan: ClientPlan, client: int, partners_of_all: bool) -> ClientPlan:
+        """A client's plan with its samples (and partners) as rows of the data's arrays."""
         index = self.data.clients
-        start = index.offsets[clients][:, None, None]
-        rows = index.flat[start + plan.rows]
-        partners = None
-        if plan.partners is not None:
-            partners = index.flat[plan.partners if partners_of_all else start + plan.partners]
-        fields = plan._replace(rows=rows, partners=partners)
-        return PlanOnDevice._make(None if f is None else torch.from_numpy(f).to(self.device) for f in fields)
+        start = index.offsets[client]
+        partners = plan.partners
+        if partners is not None:
+            partners = index.flat[partners if partners_of_all else start + partners]
+        return plan._replace(rows=index.flat[start + plan.rows], partners=partners)
+
+    def put(self, plan: ClientPlan) -> PlanOnDevice:
+        """A located plan on the device."""
+        return PlanOnDevice._make(None if f is None else torch.from_numpy(f).to(self.device) for f in plan)
 
     def inputs(self, rows: Tensor, crops: Tensor | None) -> Tensor:
         """Samples at `rows` (any shape) as model inputs, cropped and flipped as drawn."""

@@ -31,30 +31,43 @@ class ClientScores:
         return float(chosen.mean()), float(chosen.std()), len(chosen)
 
 
-def per_sample(model: Model, params: Params, data: FederatedData, device: torch.device) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class HeldOut:
+    """A federation's test samples on one device, in their stored form."""
+
+    data: FederatedData
+    x: Tensor
+    y: Tensor
+
+    @staticmethod
+    def on(device: torch.device, data: FederatedData) -> "HeldOut":
+        x, y = (torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (data.test_x, data.test_y))
+        return HeldOut(data, x, y)
+
+
+def per_sample(model: Model, params: Params, tests: HeldOut) -> tuple[Tensor, Tensor]:
     """Score and reported loss of every test sample."""
     scores, losses = [], []
+    transform = tests.data.transform
     with torch.no_grad():
-        for start in range(0, len(data.test_x), CHUNK):
-            rows = slice(start, start + CHUNK)
-            x = data.inputs(data.test_x[rows]).to(device)
-            y = data.targets(torch.from_numpy(np.ascontiguousarray(data.test_y[rows]))).to(device)
-            outputs = model(params, x)
-            scores.append(model.loss.score(outputs, y))
-            losses.append(model.loss.report(outputs, y))
+        for x, y in zip(tests.x.split(CHUNK), tests.y.split(CHUNK), strict=True):
+            outputs, targets = model(params, transform.normalise(transform.units(x))), tests.data.targets(y)
+            scores.append(model.loss.score(outputs, targets))
+            losses.append(model.loss.report(outputs, targets))
     return torch.cat(scores).double(), torch.cat(losses).double()
 
 
-def evaluate(model: Model, params: Params, data: FederatedData, device: torch.device) -> dict[str, float]:
+def evaluate(model: Model, params: Params, tests: HeldOut) -> dict[str, float]:
     """The mean score (named by the loss) and loss over the pooled test set."""
-    score, loss = per_sample(model, params, data, device)
+    score, loss = per_sample(model, params, tests)
     return {model.loss.score_name: float(score.mean()), "loss": float(loss.mean())}
 
 
-def evaluate_clients(model: Model, params: Params, data: FederatedData, device: torch.device) -> ClientScores:
+def evaluate_clients(model: Model, params: Params, tests: HeldOut) -> ClientScores:
     """The score on every client's own test samples."""
+    data = tests.data
     if data.test_clients is None:
         raise BadInput(f"{data.name}: its test samples belong to no client; only natural partitions can be evaluated by client")
-    score = per_sample(model, params, data, device)[0].cpu().numpy()
+    score = per_sample(model, params, tests)[0].cpu().numpy()
     means = np.array([score[data.test_clients[k]].mean() for k in range(len(data.test_clients))])
     return ClientScores(data.clients.sizes, means)

@@ -20,6 +20,7 @@ from fedmix.data import FederatedData
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
 from fedmix.federation import Federation
+from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
 from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised
 from fedmix.training import Training
@@ -86,6 +87,7 @@ class EngineSection(_Section):
     device: str = "cpu"
     chunk: Annotated[int, Field(ge=1)] | None = None
     compile: bool | None = None
+    precision: Precision = "tf32"
 
 
 class Experiment(_Section):

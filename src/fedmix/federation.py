@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +13,9 @@ from fedmix.batches import Received, Resident
 from fedmix.data.federated import FederatedData
 from fedmix.engines import Engine, Sequential, Vectorised, Work
 from fedmix.errors import BadInput
-from fedmix.evaluation import ClientScores, evaluate, evaluate_clients
+from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
 from fedmix.exchange import Exchange, MeanExchange, Traffic
+from fedmix.kernels.precision import Precision
 from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.functional import Model, check_fits
 from fedmix.objectives.base import Objective
@@ -41,6 +42,7 @@ class Federation:
     A run is a pure function of its arguments: the same seed gives the same weights. `changes(round)` may give some clients
     other rows before a round; it must be a function of the round alone, so that a run can be resumed. `chunk` and `compile` are
     for the vectorised engine: how many clients at once, and whether their step is compiled first (as it is on a GPU).
+    `precision` is how a GPU multiplies while it trains: "tf32" (as it does by default), "float32" or "bf16".
 
     >>> from fedmix import FedMix, Training, data, models
     >>> federation = Federation(models.mlp(64, 10), data.digits(), FedMix(lam=0.1), Training(clients_per_round=5))
@@ -66,6 +68,7 @@ class Federation:
         changes: Changes | None = None,
         chunk: int | None = None,
         compile: bool | None = None,
+        precision: Precision = "tf32",
     ) -> None:
         if seed < 0:
             raise BadInput(f"seed={seed} must not be negative")
@@ -77,15 +80,16 @@ class Federation:
         self.model = Model(module, self.loss).to(self.device)
         self._check_model(data)
         self.data = data
-        self.resident = Resident(data, self.device)
+        self.resident = Resident.on(self.device, data)
+        self.tests = HeldOut.on(self.device, data)
         self.params = {name: p.to(self.device) for name, p in self.model.init().items()}
         self.exchange = MeanExchange(exchange or Exchange(), seed, len(data.clients)) if self.needs.means else None
         self.engine: Engine
         if engine == "vectorised":
             compile = self.device.type == "cuda" if compile is None else compile
-            self.engine = Vectorised(self.model, objective, training, chunk=chunk, compile=compile)
+            self.engine = Vectorised(self.model, objective, training, chunk=chunk, compile=compile, precision=precision)
         elif engine == "sequential":
-            self.engine = Sequential(self.model, objective, training)
+            self.engine = Sequential(self.model, objective, training, precision=precision)
         else:
             raise BadInput(f"engine {engine!r} is unknown; choose 'vectorised' or 'sequential'")
         self.round = 0
@@ -139,7 +143,7 @@ class Federation:
         changed = self.changes(round_) if self.changes else {}
         if changed:
             self.data = self.data.with_clients(changed)
-            self.resident = self.resident.with_clients_of(self.data)
+            self.resident = replace(self.resident, data=self.data)
             if self.exchange:
                 self.exchange.changed(changed)
 
@@ -172,11 +176,11 @@ class Federation:
 
     def evaluate(self) -> dict[str, float]:
         """Test metrics of the global model as it stands."""
-        return evaluate(self.model, self.params, self.data, self.device)
+        return evaluate(self.model, self.params, self.tests)
 
     def evaluate_clients(self) -> ClientScores:
         """Scores of the global model on each client's own test samples."""
-        return evaluate_clients(self.model, self.params, self.data, self.device)
+        return evaluate_clients(self.model, self.params, self.tests)
 
     def state(self) -> dict[str, Tensor]:
         """All that the next rounds depend on, as tensors: weights, round, bytes so far, and the exchange's state."""
@@ -202,7 +206,7 @@ class Federation:
         for past in range(int(saved["round"])):
             changed = self.changes(past) if self.changes else {}
             self.data = self.data.with_clients(changed) if changed else self.data
-        self.resident = self.resident.with_clients_of(self.data)
+        self.resident = replace(self.resident, data=self.data)
         self.params = {n: p.to(self.device) for n, p in part("params.").items()}
         self.round = int(saved["round"])
         self.traffic = Traffic(**{n: int(t) for n, t in part("traffic.").items()})

@@ -4,12 +4,13 @@ A client's plan depends on (seed, round, client) and the size of its data alone,
 client itself. Each purpose has its own stream: all algorithms with one seed see the same clients, batches and order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedmix.objectives.base import Needs
+from fedmix.packing import Stay, length
 from fedmix.rng import step_keys, stream
 from fedmix.training import Training
 
@@ -99,12 +100,17 @@ def draw_plan(
     )
 
 
-def stack(plans: list[ClientPlan]) -> ClientPlan:
-    """Plans of several clients as one, shorter ones padded with masked steps: the one place that knows about ragged clients."""
-    longest = max(len(p.rows) for p in plans)
+def arrange(plans: Sequence[ClientPlan], stays: Sequence[Stay], slots: int) -> ClientPlan:
+    """Plans of several clients as one of (steps, slots, ...), each where it stays; masked where nobody does.
 
-    def padded(draws: Array) -> Array:
-        return np.pad(draws, [(0, longest - len(draws))] + [(0, 0)] * (draws.ndim - 1))
+    This is the one place that knows about ragged clients.
+    """
+    steps = length(stays)
 
-    together = [None if f[0] is None else np.stack([padded(d) for d in f]) for f in zip(*plans, strict=True)]
-    return ClientPlan._make(together)
+    def placed(draws: tuple[Array, ...]) -> Array:
+        together = np.zeros((steps, slots, *draws[0].shape[1:]), draws[0].dtype)
+        for stay in stays:
+            together[stay.start : stay.stop, stay.slot] = draws[stay.client]
+        return together
+
+    return ClientPlan._make(None if f[0] is None else placed(f) for f in zip(*plans, strict=True))

@@ -21,11 +21,11 @@ def average(updates: Iterable[Updates], samples: Mapping[int, int]) -> tuple[Par
     """Σ p_k w_k and Σ p_k loss_k with p_k = n_k / Σ n over the round's clients, one chunk of updates at a time."""
     total = sum(samples.values())
     weights: Params = {}
-    loss = 0.0
+    loss = torch.zeros((), dtype=torch.float64)
     for chunk in updates:
         share = torch.tensor([samples[k] / total for k in chunk.clients], dtype=torch.float64)
         for name, stacked in chunk.params.items():
             part = torch.tensordot(share.to(stacked), stacked, 1)
             weights[name] = weights[name] + part if name in weights else part
-        loss += float(share.to(chunk.losses) @ chunk.losses)
-    return weights, loss
+        loss = loss.to(chunk.losses.device) + (share.to(chunk.losses.device) * chunk.losses).sum()
+    return weights, float(loss)

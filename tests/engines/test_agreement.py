@@ -10,6 +10,7 @@ import torch
 
 from fedmix import Exchange, Federation, FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised, Training
 from fedmix.engines import Sequential, Vectorised, Work
+from fedmix.engines.program import Program
 from fedmix.models import initialised
 from fedmix.plan import draw_plan
 from fedmix.types import Params
@@ -109,17 +110,18 @@ def test_chunks_change_nothing(chunk: int) -> None:
 
 def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = round_of("digits_cnn", FedMix(0.1), "vectorised")
-    real, widths = Vectorised._update, []
+    real, slots = Program.run, []
 
-    def short_of_memory(self: Vectorised, data: Any, work: Work, chosen: np.ndarray[Any, Any]) -> Any:
-        widths.append(len(chosen))
-        if len(chosen) > 2:
+    def short_of_memory(self: Program, steps: int) -> None:
+        slots.append(len(self.state.losses[0]))
+        if slots[-1] > 2:
             raise torch.OutOfMemoryError("no memory")
-        return real(self, data, work, chosen)
+        real(self, steps)
 
-    monkeypatch.setattr(Vectorised, "_update", short_of_memory)
+    monkeypatch.setattr(Program, "run", short_of_memory)
     assert apart(whole, round_of("digits_cnn", FedMix(0.1), "vectorised")) < 1e-6
-    assert widths == [5, 3, 2, 2, 1]
+    assert slots[:2] == [3, 2]
+    assert set(slots[1:]) == {2}
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorised"])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmix.data.transforms import Plain, Transform
+from fedmix.data.transforms import Plain, Transform, one_hot
 from fedmix.errors import BadInput
 
 Array = np.ndarray[Any, Any]
@@ -161,7 +161,7 @@ class FederatedData:
         """Labels as vectors: one-hot for classes, unchanged for regression."""
         if self.classes is None:
             return y.to(torch.float32)
-        return torch.nn.functional.one_hot(y.long(), self.classes).to(torch.float32)
+        return one_hot(y, self.classes)
 
     def with_clients(self, changed: Mapping[int, Sequence[int] | Array]) -> "FederatedData":
         """The same arrays, with other rows for some clients: local data that changed between rounds."""

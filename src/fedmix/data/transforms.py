@@ -59,8 +59,8 @@ class Images:
         return 1 - x if self.invert else x
 
     def normalise(self, x: Tensor) -> Tensor:
-        mean, std = (torch.tensor(v, dtype=x.dtype, device=x.device).view(-1, 1, 1) for v in (self.mean, self.std))
-        return (x - mean) / std
+        channels = zip(x.unbind(-3), self.mean, self.std, strict=True)
+        return torch.stack([(channel - mean) / std for channel, mean, std in channels], -3)
 
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
         """Normal noise that is standard after normalisation."""
@@ -76,7 +76,7 @@ class OneHot:
     pad: int = 0
 
     def units(self, raw: Tensor) -> Tensor:
-        return torch.nn.functional.one_hot(raw.long(), self.size).to(torch.float32)
+        return one_hot(raw, self.size)
 
     def normalise(self, x: Tensor) -> Tensor:
         return x
@@ -84,6 +84,11 @@ class OneHot:
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
         """Text of characters chosen at random."""
         return self.units(torch.from_numpy(rng.integers(0, self.size, shape[:-1])))
+
+
+def one_hot(labels: Tensor, size: int) -> Tensor:
+    """Integers (...) as vectors (..., size); like `torch.nn.functional.one_hot`, but never waits for the device."""
+    return (labels[..., None] == torch.arange(size, device=labels.device)).to(torch.float32)
 
 
 def crop_and_flip(images: Tensor, draws: Tensor, pad: int) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from fedmix.batches import Resident
 from fedmix.engines.base import Work, describe, diverged
 from fedmix.errors import ClientFailure, FedmixError
+from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.local import local_step, rest
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
@@ -18,8 +19,8 @@ from fedmix.types import Batch
 class Sequential:
     """Runs every client by itself. A failure names the round, the client and the step, and says what the input looked like."""
 
-    def __init__(self, model: Model, objective: Objective, training: Training) -> None:
-        self.model, self.training = model, training
+    def __init__(self, model: Model, objective: Objective, training: Training, *, precision: Precision = "float32") -> None:
+        self.model, self.training, self.precision = model, training, precision
         self.phases = objective.phases()
         self.partners_of_all = objective.needs.partner == "global"
 
@@ -29,16 +30,16 @@ class Sequential:
 
     def _update(self, data: Resident, work: Work, position: int) -> Updates:
         client, plan = int(work.clients[position]), work.plans[position]
-        stacked = plan.map(lambda draws: draws[None])
-        located = data.locate(stacked, work.clients[position : position + 1], self.partners_of_all)
+        located = data.put(data.locate(plan, client, self.partners_of_all))
         params, velocity = work.params, rest(work.params, self.training)
         losses = []
         for step in range(plan.steps):
-            batch = _unpadded(data.batch(located.at(0, step), work.pool))
+            batch = _unpadded(data.batch(located.at(step), work.pool))
             try:
-                params, velocity, loss = local_step(
-                    self.model, self.phases, self.training, params, velocity, work.params, batch, work.lr
-                )
+                with arithmetic(self.precision):
+                    params, velocity, loss = local_step(
+                        self.model, self.phases, self.training, params, velocity, work.params, batch, work.lr
+                    )
             except FedmixError:
                 raise
             except (RuntimeError, ValueError, TypeError) as error:

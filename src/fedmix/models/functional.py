@@ -10,7 +10,8 @@ from torch.func import functional_call
 
 from fedmix.errors import BadInput
 from fedmix.losses import Loss, cross_entropy
-from fedmix.models.layers import KeyedDropout
+from fedmix.models.along import Along
+from fedmix.models.layers import Conv2d, KeyedDropout, MaxPool2d
 from fedmix.types import Params
 
 _REFUSED: tuple[tuple[type[nn.Module], str], ...] = (
@@ -27,8 +28,9 @@ _REFUSED: tuple[tuple[type[nn.Module], str], ...] = (
 class Model:
     """`model(params, x, key)` runs the module with these parameters; with `key=None` as in evaluation (no dropout).
 
-    The module itself is copied and never changed. Its dropout layers are replaced by ones whose masks are hashed from `key`,
-    so that a step gives the same result alone, vectorised and on any device; one that is called twice drops the same twice.
+    The module itself is copied and never changed. In the copy, dropout layers are replaced by ones whose masks are hashed from
+    `key`, so that a step gives the same result alone, vectorised and on any device (one that is called twice drops the same
+    twice); convolutions and max-pools are replaced by faster ones that compute the same.
     An `nn.Sequential` can be cut at a layer: `head(k)` is its first k children, `tail(k)` the rest.
 
     >>> model = Model(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
@@ -42,13 +44,14 @@ class Model:
                 if isinstance(part, kind):
                     where = f"layer {name!r} " if name else "it "
                     raise BadInput(f"this model cannot be trained here: {where}({type(part).__name__}) {reason}")
-        training = _with_keyed_dropout(copy.deepcopy(module)).train()
+        training = _prepared(copy.deepcopy(module)).train()
         self._setup(training, copy.deepcopy(training).eval(), loss)
 
     def _setup(self, training: nn.Module, evaluating: nn.Module, loss: Loss) -> None:
         self.module, self._evaluating, self.loss = training, evaluating, loss
         self._keys = [f"{name}.key" for name, part in training.named_modules() if isinstance(part, KeyedDropout)]
         self._buffers = {name: b for name, b in training.named_buffers() if name not in self._keys}
+        self._along = Along(training)
         self._cuts: dict[tuple[int | None, int | None], Model] = {}
         self.names = tuple(name for name, _ in training.named_parameters())
         self.trained = tuple(name for name, p in training.named_parameters() if p.requires_grad)
@@ -68,6 +71,12 @@ class Model:
         if key is None:
             return functional_call(self._evaluating, own, (x,))  # type: ignore[no-any-return]
         return functional_call(self.module, own | dict.fromkeys(self._keys, key), (x,))  # type: ignore[no-any-return]
+
+    def along(self, params: Params, x: Tensor, direction: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """`model(params, x, key)` and its derivative ∂f/∂x · direction."""
+        own: dict[str, Any] = {name: params[name] for name in self.names} | self._buffers | dict.fromkeys(self._keys, key)
+        value, derivative = functional_call(self._along, {f"module.{n}": t for n, t in own.items()}, (x, direction))
+        return value, derivative
 
     def head(self, layer: int) -> "Model":
         """The model up to layer `layer` (its first `layer` children)."""
@@ -103,14 +112,17 @@ def _children(module: nn.Module, part: slice) -> nn.Sequential:
     return nn.Sequential(OrderedDict(list(module._modules.items())[part])).train(module.training)  # type: ignore[arg-type]
 
 
-def _with_keyed_dropout(module: nn.Module) -> nn.Module:
+def _prepared(module: nn.Module) -> nn.Module:
+    """Its layers replaced in place by those of this package, in every place, also those that share one object."""
     site = 0
     for parent in list(module.modules()):
-        for name, child in list(parent._modules.items()):  # every place, also those that share one object
+        for name, child in list(parent._modules.items()):
             if isinstance(child, nn.modules.dropout._DropoutNd):
-                whole_channels = not isinstance(child, nn.Dropout)
-                setattr(parent, name, KeyedDropout(child.p, site, whole_channels))
+                setattr(parent, name, KeyedDropout(child.p, site, whole_channels=not isinstance(child, nn.Dropout)))
                 site += 1
+            for kind, ours in ((nn.Conv2d, Conv2d), (nn.MaxPool2d, MaxPool2d)):
+                if isinstance(child, kind) and ours.can_replace(child):  # type: ignore[attr-defined]  # each takes its own kind
+                    child.__class__ = ours  # the same parameters, another forward
     return module
 
 

@@ -1,10 +1,12 @@
-"""Layers that PyTorch does not offer: keyed dropout, a linear embedding, an LSTM with forward-mode derivatives."""
+"""Layers that PyTorch does not offer, or offers too slowly for clients that each have weights of their own."""
 
 import math
 
 import torch
 from torch import Tensor, nn
+from torch.func import jvp
 
+from fedmix.kernels.conv import conv2d
 from fedmix.rng import keep_mask
 
 
@@ -19,11 +21,67 @@ class KeyedDropout(nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
+        return x if not self.training or self.p == 0 else x * self.factor(x)
+
+    def factor(self, x: Tensor) -> Tensor:
+        """What each element is multiplied by: 0, or more than 1 so that the mean stays."""
         shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.whole_channels else tuple(x.shape)
         scale = 1 / (1 - self.p) if self.p < 1 else 0.0
-        return x * keep_mask(self.key, self.site, shape, self.p).to(x.dtype) * scale
+        return keep_mask(self.key, self.site, shape, self.p).to(x.dtype) * scale
+
+
+class Conv2d(nn.Conv2d):
+    """`nn.Conv2d` whose clients' filters go through one kernel together (kernels/conv.py)."""
+
+    @staticmethod
+    def can_replace(layer: nn.Conv2d) -> bool:
+        """Whether it is a plain convolution: stride 1, square and zero padding, no groups, no dilation."""
+        plain = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
+        pads = layer.padding if isinstance(layer.padding, tuple) else (0, 1)
+        return type(layer) is nn.Conv2d and plain and pads[0] == pads[1] and layer.kernel_size[0] == layer.kernel_size[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.shift(self.product(x))
+
+    def product(self, x: Tensor) -> Tensor:
+        """The convolution without its bias."""
+        return conv2d(x, self.weight, int(self.padding[0]))
+
+    def shift(self, y: Tensor) -> Tensor:
+        """y with the bias added."""
+        return y if self.bias is None else y + self.bias.view(-1, 1, 1)
+
+
+class MaxPool2d(nn.MaxPool2d):
+    """2x2 max-pooling as comparisons of four quarters, which a compiler joins with the layers around it."""
+
+    @staticmethod
+    def can_replace(layer: nn.MaxPool2d) -> bool:
+        """Whether it takes the largest of every two by two."""
+        both = {(layer.kernel_size, layer.stride)} <= {(2, 2), ((2, 2), (2, 2))}
+        return type(layer) is nn.MaxPool2d and both and (layer.padding, layer.dilation, layer.ceil_mode) == (0, 1, False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b, c, d = _quarters(x)
+        return _larger(_larger((a,), (b,)), _larger((c,), (d,)))[0]
+
+    def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest of each window, and the derivative that belongs to it."""
+        a, b, c, d = zip(_quarters(x), _quarters(dx), strict=True)
+        y, dy = _larger(_larger(a, b), _larger(c, d))
+        return y, dy
+
+
+def _quarters(x: Tensor) -> tuple[Tensor, ...]:
+    """The four corners of every 2x2 window, in reading order; an odd last row or column is left out."""
+    height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
+    return tuple(x[..., i:height:2, j:width:2] for i in (0, 1) for j in (0, 1))
+
+
+def _larger(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """What belongs to the larger value; to the first of two equal ones, as PyTorch has it."""
+    later = second[0] > first[0]
+    return tuple(torch.where(later, b, a) for a, b in zip(first, second, strict=True))
 
 
 class Embedding(nn.Module):
@@ -61,6 +119,11 @@ class LSTM(nn.Module):
             h = torch.sigmoid(o) * torch.tanh(c)
             outputs.append(h)
         return torch.stack(outputs, 1)
+
+    def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs and their derivative, each product taken once for both."""
+        y, dy = jvp(self, (x,), (dx,))[:2]
+        return y, dy
 
 
 class LastStep(nn.Module):

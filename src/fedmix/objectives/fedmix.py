@@ -1,6 +1,5 @@
 """FedMix: global mixup by a first-order expansion that needs only means (the paper's Proposition 1 and Algorithm 2)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,16 +41,10 @@ class FedMix(Objective):
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
         lam, loss, (mean_x, mean_y) = self.lam, model.loss.value, received(batch)
         x = (1 - lam) * batch.x
-        logits, tangent = _along(mean_x.expand_as(x), lambda x: model(params, x, batch.key), x)
+        logits, tangent = model.along(params, x, mean_x.expand_as(x), batch.key)
         if self.expand == "logits":
             z = logits + lam * tangent
             return batch_mean((1 - lam) * loss(z, batch.y) + lam * loss(z, mean_y), batch.mask)
-        own, slope = _along(tangent, lambda z: loss(z, batch.y), logits)
+        own, slope = jvp(lambda z: loss(z, batch.y), (logits,), (tangent,))[:2]
         weight = lam if self.scale == "proposition" else lam * (1 - lam)
         return batch_mean((1 - lam) * own + lam * loss(logits, mean_y) + weight * slope, batch.mask)
-
-
-def _along(direction: Tensor, f: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Tensor]:
-    """f and its directional derivative ∂f/∂x · direction, by forward mode."""
-    value, derivative = jvp(f, (at,), (direction,))[:2]
-    return value, derivative

@@ -1,0 +1,92 @@
+"""Time the convolution kernels over tile sizes on this GPU, for the layers of the paper's VGG: `python benchmarks/tiles.py OUT.json`.
+
+Kernels are compiled by several processes first; timing then runs alone. The best tiles found are what `kernels/conv_triton.py` chooses.
+"""
+
+import itertools
+import json
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from fedmix.kernels import conv_triton as kernels
+
+CLIENTS = 15
+LAYERS = {"conv1": (32, 3, 32), "conv2": (32, 32, 64), "conv3": (16, 64, 128), "conv4": (16, 128, 128), "conv5": (8, 128, 256), "conv6": (8, 256, 256)}  # fmt: skip
+
+
+def cases(batch: int) -> Iterator[tuple[str, Callable[..., Tensor], list[dict[str, int]], float]]:
+    """Name, call, tiles to try and GFLOP of every product of a step."""
+    for name, (size, C, O) in LAYERS.items():
+        x = torch.randn(CLIENTS, batch, size, size, C, device="cuda")
+        g = torch.randn(CLIENTS, batch, size, size, O, device="cuda")
+        w = torch.randn(CLIENTS, O, 3, 3, C, device="cuda")
+        flop = 2e-9 * CLIENTS * batch * size**2 * 9 * C * O
+        yield f"{name} forward", lambda x=x, w=w, **t: kernels.conv(x, w, 1, **t), list(_tiles(O)), flop
+        if name != "conv1":
+            yield f"{name} input", lambda g=g, w=w, **t: kernels.conv_input(g, w, 1, **t), list(_tiles(C)), flop
+        yield f"{name} weight", lambda g=g, x=x, **t: kernels.conv_weight(g, x, 1, **t), list(_weight_tiles(O, C)), flop
+
+
+def _tiles(outputs: int) -> Iterator[dict[str, int]]:
+    for BM, BN, BK in itertools.product((64, 128, 256), (32, 64, 128, 256), (32, 64)):
+        for num_warps, num_stages in ((4, 3), (8, 3), (4, 4)):
+            small, large = BM * BN < 64 * 64, BM * BN >= 128 * 128
+            shared = (BM + BN) * BK * 4 * num_stages
+            if BN <= max(32, outputs) and shared <= 220_000 and not (small and num_warps == 8) and not (large and num_warps == 4):
+                yield {"BM": BM, "BN": BN, "BK": BK, "num_warps": num_warps, "num_stages": num_stages}
+
+
+def _weight_tiles(outputs: int, channels: int) -> Iterator[dict[str, int]]:
+    for BO, BC, BM, num_warps in itertools.product((32, 64, 128), (16, 32, 64, 128), (32, 64), (4, 8)):
+        fits = BO <= outputs and BC <= max(16, channels) and (BC > 16 or channels < 16)
+        if fits and (BO * BC >= 64 * 64 or num_warps == 4) and (BO * BC < 128 * 128 or num_warps == 8):
+            programs = CLIENTS * triton.cdiv(outputs, BO) * triton.cdiv(channels, BC) * 9
+            for parts in {1, max(1, 264 // programs), max(1, 528 // programs), max(1, 1056 // programs)}:
+                yield {"BO": BO, "BC": BC, "BM": BM, "num_warps": num_warps, "num_stages": 3, "parts": parts}
+
+
+def compile_share(batch: int, share: int, of: int) -> None:
+    for number, (_, call, tiles, _) in enumerate(cases(batch)):
+        for tile in tiles[(share + number) % of :: of]:
+            try:
+                call(**tile)
+            except Exception:  # a tile that does not fit; the timing says so
+                continue
+
+
+def main(out: str, batch: int, workers: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    helpers = [context.Process(target=compile_share, args=(batch, i, workers)) for i in range(workers)]
+    for helper in helpers:
+        helper.start()
+    for helper in helpers:
+        helper.join()
+    found: dict[str, Any] = {}
+    total = 0.0
+    for name, call, tiles, flop in cases(batch):
+        times = []
+        for tile in tiles:
+            try:
+                ms = triton.testing.do_bench(lambda c=call, t=tile: c(**t), warmup=3, rep=12, return_mode="median")
+            except Exception as error:
+                print(name, tile, type(error).__name__)
+                continue
+            times.append((ms, tile))
+        times.sort(key=lambda pair: pair[0])
+        total += times[0][0]
+        chosen = triton.testing.do_bench(call, warmup=3, rep=12, return_mode="median")
+        found[name] = {"chosen_ms": chosen, "best": times[:6], "gflop": flop}
+        print(f"{name:15} chosen {chosen:.3f} best {times[0][0]:.3f} ms {flop / times[0][0]:.0f} TFLOP/s {times[0][1]}", flush=True)
+    print(f"all, best tiles: {total:.3f} ms")
+    Path(out).write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 20, 14)

@@ -1,0 +1,191 @@
+"""The local step of several clients as a program: traced, compiled, and on a GPU captured as a graph.
+
+A step of small clients is many small kernels, and what costs is asking for them one by one. Tracing turns the step (`vmap`,
+gradients, objective and all) into a flat list of tensor operations, the compiler joins these into few kernels, and a CUDA
+graph starts them all at once. Both need tensors that stay where they are: the `State`.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from fedmix.batches import PlanOnDevice, Received, Resident
+from fedmix.kernels.precision import Precision, arithmetic
+from fedmix.local import local_step, rest
+from fedmix.models.functional import Model
+from fedmix.objectives.base import Phase
+from fedmix.training import Training
+from fedmix.types import Batch, Params
+
+WINDOW = 64  # steps whose draws and losses a program holds at a time
+
+
+class State(NamedTuple):
+    """All that a step reads and writes: `slots` clients' weights, what the round gave them, and a window of draws and losses."""
+
+    params: Params
+    velocity: Params
+    losses: Tensor
+    at: Tensor
+    anchor: Params
+    lr: Tensor
+    draws: PlanOnDevice
+    pool: Received | None
+    x: Tensor
+    y: Tensor
+
+    @property
+    def written(self) -> list[Tensor]:
+        return [*self.params.values(), *self.velocity.values(), self.losses, self.at]
+
+
+class Program:
+    """Steps of `slots` clients on one device, who may come and go between steps."""
+
+    def __init__(
+        self,
+        model: Model,
+        phases: tuple[Phase, ...],
+        training: Training,
+        data: Resident,
+        anchor: Params,
+        draws: PlanOnDevice,
+        pool: Received | None,
+        *,
+        compile: bool,
+        precision: Precision,
+    ) -> None:
+        slots, device = draws.rows.shape[1], data.device
+        self.model, self.phases, self.training, self.data, self.precision = model, phases, training, data, precision
+        params = {n: _room(p, slots) for n, p in anchor.items()}
+        self.state = State(
+            params,
+            rest(params, training),
+            losses=torch.zeros(WINDOW, slots, device=device),
+            at=torch.zeros(1, dtype=torch.int64, device=device),
+            anchor={n: torch.empty_like(p) for n, p in anchor.items()},
+            lr=torch.zeros((), device=device, dtype=next(iter(anchor.values())).dtype),
+            draws=PlanOnDevice._make(None if f is None else f.new_zeros(WINDOW, *f.shape[1:]) for f in draws),
+            pool=None if pool is None else Received(*(torch.empty_like(t) for t in pool)),
+            x=data.x,
+            y=data.y,
+        )
+        self._run = _Quick(self._step, self.state) if compile else self._step
+
+    def fits(self, data: Resident, pool: Received | None) -> bool:
+        """Whether it can go on with this data and pool."""
+        mine = self.state.pool
+        same = (mine is None and pool is None) or (mine and pool and [t.shape for t in mine] == [t.shape for t in pool])
+        return data.x is self.state.x and data.y is self.state.y and bool(same)
+
+    def begin(self, anchor: Params, lr: float, pool: Received | None) -> None:
+        """Take a round's weights, learning rate and pool."""
+        for n, p in anchor.items():
+            self.state.anchor[n].copy_(p)
+        self.state.lr.copy_(torch.tensor(lr, dtype=torch.float64))
+        if self.state.pool is not None and pool is not None:
+            for mine, new in zip(self.state.pool, pool, strict=True):
+                mine.copy_(new)
+
+    def start(self, slots: list[int]) -> None:
+        """Give these slots to clients that begin."""
+        where = torch.tensor(slots, device=self.data.device)
+        for n, p in self.state.params.items():
+            p[where] = self.state.anchor[n]
+        for v in self.state.velocity.values():
+            v[where] = 0
+
+    def load(self, draws: PlanOnDevice) -> None:
+        """Take the draws (steps first) of the next steps, at most WINDOW."""
+        for mine, new in zip(self.state.draws, draws, strict=True):
+            if mine is not None and new is not None:
+                mine[: len(new)].copy_(new)
+        self.state.at.zero_()
+
+    def run(self, steps: int) -> None:
+        """Take that many steps."""
+        with torch.no_grad(), arithmetic(self.precision):
+            for _ in range(steps):
+                self._run(self.state)
+
+    def _step(self, state: State) -> None:
+        draws = PlanOnDevice._make(None if f is None else f.index_select(0, state.at)[0] for f in state.draws)
+        batch = replace(self.data, x=state.x, y=state.y).batch(draws, state.pool)
+        params, velocity, losses = self._step_of_all(state, batch)
+        for mine, new in ((state.params, params), (state.velocity, velocity)):
+            for n, t in new.items():
+                mine[n].copy_(t)
+        state.losses.index_copy_(0, state.at, losses[None].to(state.losses.dtype))
+        state.at.add_(1)
+
+    def _step_of_all(self, state: State, batch: Batch) -> tuple[Params, Params, Tensor]:
+        def one(params: Params, velocity: Params, batch: Batch) -> tuple[Params, Params, Tensor]:
+            return local_step(self.model, self.phases, self.training, params, velocity, state.anchor, batch, state.lr)
+
+        if len(batch.x) == 1:  # nothing to stack, and the plain step is faster than its vmap
+            alone = one(_only(state.params), _only(state.velocity), Batch._make(None if f is None else f[0] for f in batch))
+            return _stacked(alone[0]), _stacked(alone[1]), alone[2][None]
+        by_client = Batch._make(None if f is None else 0 for f in batch)
+        return vmap(one, in_dims=(0, 0, by_client))(state.params, state.velocity, batch)
+
+
+class _Quick:
+    """A step compiled at its first call; as it was, with one warning, where there is no working compiler."""
+
+    def __init__(self, step: Callable[[State], None], state: State) -> None:
+        self.step, self.fast = step, None
+        self.leaves, self.shape = pytree.tree_flatten(state)
+
+    def __call__(self, state: State) -> None:
+        if self.fast is None:
+            self.fast = self._prepare(state)
+        self.fast()
+
+    def _trace(self) -> torch.nn.Module:
+        """The step as a flat graph of tensor operations; nothing is computed."""
+
+        def flat(*leaves: Tensor) -> None:
+            self.step(pytree.tree_unflatten(leaves, self.shape))
+
+        return make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*self.leaves)
+
+    def _prepare(self, state: State) -> Callable[[], Any]:
+        before = [t.clone() for t in state.written]
+        try:
+            compiled = torch.compile(self._trace(), dynamic=False)
+            compiled(*self.leaves)
+        except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            warnings.warn(f"the local step could not be compiled ({reason}); going on without, more slowly", stacklevel=2)
+            return lambda: self.step(state)
+        finally:
+            for mine, old in zip(state.written, before, strict=True):
+                mine.copy_(old)
+        if not state.at.is_cuda:
+            return lambda: compiled(*self.leaves)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            compiled(*self.leaves)
+        return graph.replay
+
+
+def _room(p: Tensor, slots: int) -> Tensor:
+    """Room for a parameter of every slot; filters lie channels-last on a GPU, as its kernels read them."""
+    if p.is_cuda and p.ndim == 4:
+        return p.new_empty(slots, p.shape[0], *p.shape[2:], p.shape[1]).movedim(-1, 2)
+    return p.new_empty(slots, *p.shape)
+
+
+def _only(params: Params) -> Params:
+    return {n: p[0] for n, p in params.items()}
+
+
+def _stacked(params: Params) -> Params:
+    return {n: p[None] for n, p in params.items()}

@@ -1,0 +1,192 @@
+"""Convolutions of many clients as implicit matrix products on a GPU: no window is unfolded in memory.
+
+All tensors are channels-last: images (K, B, H, W, C), filters (K, O, R, S, C). One program computes one tile of one client's
+result. Hopper's tensor cores take 32-bit factors only if both have the summed index last in memory. That is so in the forward
+product (channels). For the gradient of the images the filters are transposed first, and for that of the filters (which sums
+over pixels) both factors are; copies are cheap beside a product at half its speed.
+"""
+
+# mypy: disable-error-code="no-untyped-def, misc, type-arg, untyped-decorator, no-untyped-call"
+# ruff: noqa: E741
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _load(pointer, mask, LOW: tl.constexpr):
+    value = tl.load(pointer, mask=mask, other=0.0)
+    return value.to(tl.bfloat16) if LOW else value
+
+
+@triton.jit
+def _conv(
+    x_ptr, w_ptr, y_ptr,
+    M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
+    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """y[m, o] = Σ_{tap, c} x[pixel m shifted by tap, c] · w[o, tap, c] for a tile of BM pixels and BN channels."""
+    client = tl.program_id(2).to(tl.int64)
+    x_ptr += client * (M // (OH * OW) * H * W * C)
+    w_ptr += client * (O * TAPS * C)
+    y_ptr += client * (M * O)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    o = tl.program_id(1) * BN + tl.arange(0, BN)
+    image, row, column = m // (OH * OW), m // OW % OH, m % OW
+    acc = tl.zeros((BM, BN), tl.float32)
+    if C % BK == 0:  # a block of channels stays inside one tap
+        for step in range(TAPS * (C // BK)):
+            tap = step // (C // BK)
+            c = step % (C // BK) * BK + tl.arange(0, BK)
+            i, j = row + tap // S - pad, column + tap % S - pad
+            inside = (m < M) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
+            a = _load(x_ptr + (((image * H + i) * W + j) * C)[:, None] + c[None, :], inside[:, None], LOW)
+            b = _load(w_ptr + (o * (TAPS * C) + tap * C)[:, None] + c[None, :], (o < O)[:, None], LOW)
+            acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
+    else:
+        for first in range(0, TAPS * C, BK):
+            k = first + tl.arange(0, BK)
+            tap, c = k // C, k % C
+            i, j = row[:, None] + tap[None, :] // S - pad, column[:, None] + tap[None, :] % S - pad
+            inside = (m < M)[:, None] & (k < TAPS * C)[None, :] & (i >= 0) & (i < H) & (j >= 0) & (j < W)
+            a = _load(x_ptr + ((image[:, None] * H + i) * W + j) * C + c[None, :], inside, LOW)
+            b = _load(w_ptr + o[:, None] * (TAPS * C) + k[None, :], (o < O)[:, None] & (k < TAPS * C)[None, :], LOW)
+            acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
+    tl.store(y_ptr + m[:, None] * O + o[None, :], acc, mask=(m < M)[:, None] & (o < O)[None, :])
+
+
+@triton.jit
+def _turn(w_ptr, out_ptr, O: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr, BO: tl.constexpr, BC: tl.constexpr):
+    """out[c, last tap − tap, o] = w[o, tap, c]: the filters that carry a gradient back."""
+    tap, client = tl.program_id(2) % TAPS, (tl.program_id(2) // TAPS).to(tl.int64)
+    o = tl.program_id(0) * BO + tl.arange(0, BO)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    start = client * (O * TAPS * C)
+    held = (o < O)[:, None] & (c < C)[None, :]
+    w = tl.load(w_ptr + start + o[:, None] * (TAPS * C) + tap * C + c[None, :], mask=held)
+    to = out_ptr + start + c[:, None] * (TAPS * O) + (TAPS - 1 - tap) * O + o[None, :]
+    tl.store(to, tl.trans(w), mask=(c < C)[:, None] & (o < O)[None, :])
+
+
+@triton.jit
+def _planes(
+    x_ptr, out_ptr,
+    B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OW: tl.constexpr, S: tl.constexpr, pad: tl.constexpr,
+    BP: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """out[s, c, image, i, j] = x[image, i, j + s − pad, c]: channels first, once for every sideways shift of the filter."""
+    s, client = tl.program_id(2) % S, (tl.program_id(2) // S).to(tl.int64)
+    pixels: tl.constexpr = B * H * OW
+    p = tl.program_id(0) * BP + tl.arange(0, BP)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    line, j = p // OW, p % OW + s - pad
+    inside = (p < pixels) & (j >= 0) & (j < W)
+    x = tl.load(x_ptr + client * (B * H * W * C) + ((line * W + j) * C)[:, None] + c[None, :],
+                mask=inside[:, None] & (c < C)[None, :], other=0.0)  # fmt: skip
+    to = out_ptr + (client * S + s) * (C * pixels) + c[:, None] * pixels + p[None, :]
+    tl.store(to, tl.trans(x), mask=(c < C)[:, None] & (p < pixels)[None, :])
+
+
+@triton.jit
+def _conv_weight(
+    g_ptr, x_ptr, out_ptr, K,
+    B: tl.constexpr, H: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
+    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
+    BO: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """out[part, o, tap, c] = Σ_m g[o, m] · x[shift s, c, pixel m shifted down by r] over the part's share of the pixels."""
+    M: tl.constexpr = B * OH * OW
+    client, part = (tl.program_id(2) % K).to(tl.int64), tl.program_id(2) // K
+    tap = tl.program_id(1) % TAPS
+    o = tl.program_id(0) * BO + tl.arange(0, BO)
+    c = tl.program_id(1) // TAPS * BC + tl.arange(0, BC)
+    g_ptr += client * (O * M)
+    x_ptr += (client * S + tap % S) * (C * B * H * OW)
+    acc = tl.zeros((BO, BC), tl.float32)
+    for block in range(BLOCKS):
+        m = (part * BLOCKS + block) * BM + tl.arange(0, BM)
+        i = m // OW % OH + tap // S - pad
+        at = m // (OH * OW) * (H * OW) + i * OW + m % OW
+        here = (m < M) & (i >= 0) & (i < H)
+        g = _load(g_ptr + o[:, None] * M + m[None, :], (o < O)[:, None] & (m < M)[None, :], LOW)
+        x = _load(x_ptr + c[:, None] * (B * H * OW) + at[None, :], (c < C)[:, None] & here[None, :], LOW)
+        acc = tl.dot(g, tl.trans(x), acc, input_precision=PRECISION)
+    out_ptr += (part.to(tl.int64) * K + client) * (O * TAPS * C)
+    tl.store(out_ptr + (o * (TAPS * C) + tap * C)[:, None] + c[None, :], acc, mask=(o < O)[:, None] & (c < C)[None, :])
+
+
+def _precision(how: str) -> dict[str, object]:
+    return {"LOW": how == "bf16", "PRECISION": "ieee" if how == "float32" else "tf32"}
+
+
+def _power(n: int, least: int, most: int) -> int:
+    return max(least, min(most, triton.next_power_of_2(n)))
+
+
+def conv(x: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -> Tensor:
+    """y[k, b, i, j, o] = Σ x[k, b, i + r − pad, j + s − pad, c] · w[k, o, r, s, c]."""
+    x, w = x.contiguous(), w.contiguous()
+    K, B, H, W, C = x.shape
+    O, R, S = w.shape[1:4]
+    OH, OW = H + 2 * pad - R + 1, W + 2 * pad - S + 1
+    y = torch.empty(K, B, OH, OW, O, device=x.device)
+    M = B * OH * OW
+    t = tiles(M, O) | tile
+    grid = (triton.cdiv(M, t["BM"]), triton.cdiv(O, t["BN"]), K)
+    _conv[grid](x, w, y, M=M, H=H, W=W, C=C, OH=OH, OW=OW, O=O, S=S, TAPS=R * S, pad=pad, **_precision(how), **t)
+    return y
+
+
+def conv_input(g: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -> Tensor:
+    """The gradient of `conv` in x, from its gradient in y: a convolution with the filters turned round."""
+    w = w.contiguous()
+    K, O, R, S, C = w.shape
+    turned = torch.empty(K, C, R, S, O, device=w.device)
+    BO, BC = _power(O, 16, 64), _power(C, 16, 64)
+    _turn[(triton.cdiv(O, BO), triton.cdiv(C, BC), K * R * S)](w, turned, O=O, C=C, TAPS=R * S, BO=BO, BC=BC)
+    return conv(g, turned, R - 1 - pad, how, **tile)
+
+
+def _as_planes(x: Tensor, pad: int, shifts: int) -> Tensor:
+    K, B, H, W, C = x.shape
+    OW = W + 2 * pad - shifts + 1
+    out = torch.empty(K, shifts, C, B, H, OW, device=x.device)
+    BP, BC = 64, _power(C, 4, 64)
+    grid = (triton.cdiv(B * H * OW, BP), triton.cdiv(C, BC), K * shifts)
+    _planes[grid](x.contiguous(), out, B=B, H=H, W=W, C=C, OW=OW, S=shifts, pad=pad, BP=BP, BC=BC)
+    return out
+
+
+def conv_weight(g: Tensor, x: Tensor, pad: int, how: str = "tf32", **tile: int) -> Tensor:
+    """The gradient of `conv` in w, from its gradient in y."""
+    K, B, H, W, C = x.shape
+    OH, OW, O = g.shape[2:]
+    R, S = H + 2 * pad - OH + 1, W + 2 * pad - OW + 1
+    t = weight_tiles(K, B * OH * OW, O, C, R * S) | tile
+    parts = t.pop("parts")
+    out = torch.empty(parts, K, O, R, S, C, device=x.device)
+    grid = (triton.cdiv(O, t["BO"]), triton.cdiv(C, t["BC"]) * R * S, K * parts)
+    blocks = triton.cdiv(triton.cdiv(B * OH * OW, parts), t["BM"])
+    _conv_weight[grid](
+        _as_planes(g, 0, 1), _as_planes(x, pad, S), out, K,
+        B=B, H=H, C=C, OH=OH, OW=OW, O=O, S=S, TAPS=R * S, pad=pad, BLOCKS=blocks, **_precision(how), **t,
+    )  # fmt: skip
+    return out[0] if parts == 1 else out.sum(0)
+
+
+def tiles(pixels: int, outputs: int) -> dict[str, int]:
+    """The tile of a program of `conv`: what was fastest on an H200 for the paper's VGG (benchmarks/tiles.py)."""
+    BN = _power(outputs, 16, 128)
+    BM = 128 if pixels * outputs >= 128 * 4096 else 64
+    return {"BM": BM, "BN": BN, "BK": 32, "num_warps": 8 if BM * BN > 64 * 128 else 4, "num_stages": 3}
+
+
+def weight_tiles(clients: int, pixels: int, outputs: int, channels: int, taps: int) -> dict[str, int]:
+    """The tile of a program of `conv_weight`, and the number of parts that fill the chip; parts are summed in order."""
+    BO, BC = _power(outputs, 16, 128), _power(channels, 16, 128)
+    programs = clients * triton.cdiv(outputs, BO) * triton.cdiv(channels, BC) * taps
+    parts = max(1, min(pixels // 256, 264 // programs))
+    return {"BO": BO, "BC": BC, "BM": 32, "num_warps": 8 if BO * BC > 64 * 128 else 4, "num_stages": 3, "parts": parts}

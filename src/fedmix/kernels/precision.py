@@ -1,0 +1,36 @@
+"""How exactly a GPU multiplies: tf32 (10 bits of mantissa, the default), float32, or bf16 (7 bits, the fastest).
+
+Weights, sums and everything that is not a product stay float32. On a CPU products are float32 whatever was asked for.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+import torch
+
+from fedmix.errors import BadInput
+
+Precision = Literal["tf32", "float32", "bf16"]
+_current: Precision = "float32"
+
+
+def current() -> Precision:
+    """The arithmetic that holds here."""
+    return _current
+
+
+@contextmanager
+def arithmetic(precision: Precision) -> Iterator[None]:
+    """Multiply so inside the block; an average or a test after it is exact again."""
+    global _current
+    if precision not in get_args(Precision):
+        raise BadInput(f"precision {precision!r} is unknown; choose one of {', '.join(get_args(Precision))}")
+    before = _current, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    _current = precision
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
+    try:
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16" and torch.cuda.is_available()):
+            yield
+    finally:
+        _current, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

@@ -1,0 +1,86 @@
+"""A module's value and its derivative along a direction, both in one pass.
+
+Forward mode takes a pair (x, dx) through the layers. A linear layer treats both alike, so the pair goes through it as one batch
+of twice the size: its weights are read once. ReLU, max-pooling and dropout decide by x and do the same to dx. Any other module
+is left to `torch.func.jvp`.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import jvp
+
+from fedmix.models.layers import LSTM, Conv2d, Embedding, KeyedDropout, LastStep, MaxPool2d
+
+Pair: TypeAlias = tuple[Tensor, Tensor]
+
+
+class Along(nn.Module):
+    """`Along(module)(x, dx)` is (f(x), ∂f/∂x · dx)."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor, dx: Tensor) -> Pair:
+        return _through(self.module, x, dx)
+
+
+def _through(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
+    rule = _RULES.get(type(module), _by_jvp)
+    return rule(module, x, dx)
+
+
+def _by_jvp(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
+    value, derivative = jvp(module, (x,), (dx,))[:2]
+    return value, derivative
+
+
+def _in_order(module: Any, x: Tensor, dx: Tensor) -> Pair:
+    for child in module._modules.values():  # not children(), which leaves out an object that it has met before
+        x, dx = _through(child, x, dx)
+    return x, dx
+
+
+def _linear(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
+    """f(x) = Ax."""
+    y, dy = module(torch.cat([x, dx])).chunk(2)
+    return y, dy
+
+
+def _affine(module: Any, x: Tensor, dx: Tensor) -> Pair:
+    """f(x) = Ax + b, of which dx sees only A."""
+    y, dy = module.product(torch.cat([x, dx])).chunk(2)
+    return module.shift(y), dy
+
+
+def _full(module: Any, x: Tensor, dx: Tensor) -> Pair:
+    y, dy = nn.functional.linear(torch.cat([x, dx]), module.weight).chunk(2)
+    return y if module.bias is None else y + module.bias, dy
+
+
+def _relu(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
+    return torch.relu(x), torch.where(x > 0, dx, 0)
+
+
+def _dropout(module: Any, x: Tensor, dx: Tensor) -> Pair:
+    kept = module.factor(x)
+    return x * kept, dx * kept
+
+
+_RULES: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor], Pair]] = {
+    nn.Sequential: _in_order,
+    nn.Linear: _full,
+    Conv2d: _affine,
+    Embedding: _linear,
+    nn.Flatten: _linear,
+    nn.AvgPool2d: _linear,
+    LastStep: _linear,
+    nn.Identity: _linear,
+    nn.ReLU: _relu,
+    MaxPool2d: lambda module, x, dx: module.along(x, dx),
+    KeyedDropout: _dropout,
+    LSTM: lambda module, x, dx: module.along(x, dx),
+}

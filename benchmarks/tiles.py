@@ -39,13 +39,13 @@ def _tiles(outputs: int) -> Iterator[dict[str, int]]:
         for num_warps, num_stages in ((4, 3), (8, 3), (4, 4)):
             small, large = BM * BN < 64 * 64, BM * BN >= 128 * 128
             shared = (BM + BN) * BK * 4 * num_stages
-            if BN <= max(32, outputs) and shared <= 220_000 and not (small and num_warps == 8) and not (large and num_warps == 4):
+            if max(32, outputs) >= BN and shared <= 220_000 and not (small and num_warps == 8) and not (large and num_warps == 4):
                 yield {"BM": BM, "BN": BN, "BK": BK, "num_warps": num_warps, "num_stages": num_stages}
 
 
 def _weight_tiles(outputs: int, channels: int) -> Iterator[dict[str, int]]:
     for BO, BC, BM, num_warps in itertools.product((32, 64, 128), (16, 32, 64, 128), (32, 64), (4, 8)):
-        fits = BO <= outputs and BC <= max(16, channels) and (BC > 16 or channels < 16)
+        fits = outputs >= BO and max(16, channels) >= BC and (BC > 16 or channels < 16)
         if fits and (BO * BC >= 64 * 64 or num_warps == 4) and (BO * BC < 128 * 128 or num_warps == 8):
             programs = CLIENTS * triton.cdiv(outputs, BO) * triton.cdiv(channels, BC) * 9
             for parts in {1, max(1, 264 // programs), max(1, 528 // programs), max(1, 1056 // programs)}:
@@ -83,7 +83,9 @@ def main(out: str, batch: int, workers: int) -> None:
         total += times[0][0]
         chosen = triton.testing.do_bench(call, warmup=3, rep=12, return_mode="median")
         found[name] = {"chosen_ms": chosen, "best": times[:6], "gflop": flop}
-        print(f"{name:15} chosen {chosen:.3f} best {times[0][0]:.3f} ms {flop / times[0][0]:.0f} TFLOP/s {times[0][1]}", flush=True)
+        print(
+            f"{name:15} chosen {chosen:.3f} best {times[0][0]:.3f} ms {flop / times[0][0]:.0f} TFLOP/s {times[0][1]}", flush=True
+        )
     print(f"all, best tiles: {total:.3f} ms")
     Path(out).write_text(json.dumps(found, indent=1))
 

@@ -85,8 +85,8 @@ def test_dropout_of_vgg_is_where_the_paper_has_it() -> None:
     """Three times, with rate 0.1: after the second and third max-pool and before the last full layer."""
     parts = [p for p in Model(models.vgg()).module.modules() if not isinstance(p, nn.Sequential)]
     names = [type(p).__name__.removesuffix("2d") for p in parts]
-    convolution, full = ["Conv", "ReLU"], ["Linear", "ReLU"]
-    block = convolution * 2 + ["MaxPool"]
+    full = ["Linear", "ReLU"]
+    block = ["Conv", "ReLU", "Conv", "MaxPool", "ReLU"]
     assert names == [*block, *block, "KeyedDropout", *block, "KeyedDropout", "Flatten", *full, *full, "KeyedDropout", "Linear"]
     dropouts = [p for p in parts if isinstance(p, KeyedDropout)]
     assert [d.p for d in dropouts] == [0.1] * 3

@@ -7,16 +7,17 @@ over pixels) both factors are; copies are cheap beside a product at half its spe
 """
 
 # mypy: disable-error-code="no-untyped-def, misc, type-arg, untyped-decorator, no-untyped-call"
-# ruff: noqa: E741
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+MANY = 64  # channels from which transposed copies pay in the gradient of the filters
+
 
 @triton.jit
-def _load(pointer, mask, LOW: tl.constexpr):
+def load(pointer, mask, LOW: tl.constexpr):
     value = tl.load(pointer, mask=mask, other=0.0)
     return value.to(tl.bfloat16) if LOW else value
 
@@ -43,8 +44,8 @@ def _conv(
             c = step % (C // BK) * BK + tl.arange(0, BK)
             i, j = row + tap // S - pad, column + tap % S - pad
             inside = (m < M) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-            a = _load(x_ptr + (((image * H + i) * W + j) * C)[:, None] + c[None, :], inside[:, None], LOW)
-            b = _load(w_ptr + (o * (TAPS * C) + tap * C)[:, None] + c[None, :], (o < O)[:, None], LOW)
+            a = load(x_ptr + (((image * H + i) * W + j) * C)[:, None] + c[None, :], inside[:, None], LOW)
+            b = load(w_ptr + (o * (TAPS * C) + tap * C)[:, None] + c[None, :], (o < O)[:, None], LOW)
             acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
     else:
         for first in range(0, TAPS * C, BK):
@@ -52,8 +53,8 @@ def _conv(
             tap, c = k // C, k % C
             i, j = row[:, None] + tap[None, :] // S - pad, column[:, None] + tap[None, :] % S - pad
             inside = (m < M)[:, None] & (k < TAPS * C)[None, :] & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-            a = _load(x_ptr + ((image[:, None] * H + i) * W + j) * C + c[None, :], inside, LOW)
-            b = _load(w_ptr + o[:, None] * (TAPS * C) + k[None, :], (o < O)[:, None] & (k < TAPS * C)[None, :], LOW)
+            a = load(x_ptr + ((image[:, None] * H + i) * W + j) * C + c[None, :], inside, LOW)
+            b = load(w_ptr + o[:, None] * (TAPS * C) + k[None, :], (o < O)[:, None] & (k < TAPS * C)[None, :], LOW)
             acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
     tl.store(y_ptr + m[:, None] * O + o[None, :], acc, mask=(m < M)[:, None] & (o < O)[None, :])
 
@@ -91,6 +92,33 @@ def _planes(
 
 
 @triton.jit
+def _conv_weight_few(
+    g_ptr, x_ptr, out_ptr, K,
+    M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
+    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
+    BO: tl.constexpr, BJ: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """The same for few channels, where copies would cost more than they save; j = (tap, c) fills a tile across taps."""
+    client, part = (tl.program_id(2) % K).to(tl.int64), tl.program_id(2) // K
+    g_ptr += client * (M * O)
+    x_ptr += client * (M // (OH * OW) * H * W * C)
+    o = tl.program_id(0) * BO + tl.arange(0, BO)
+    j = tl.program_id(1) * BJ + tl.arange(0, BJ)
+    down, right, c = j // C // S - pad, j // C % S - pad, j % C
+    acc = tl.zeros((BO, BJ), tl.float32)
+    for block in range(BLOCKS):
+        m = (part * BLOCKS + block) * BM + tl.arange(0, BM)
+        image, row, column = m // (OH * OW), m // OW % OH, m % OW
+        g = load(g_ptr + m[:, None] * O + o[None, :], (m < M)[:, None] & (o < O)[None, :], LOW)
+        i, k = row[:, None] + down[None, :], column[:, None] + right[None, :]
+        inside = (m < M)[:, None] & (j < TAPS * C)[None, :] & (i >= 0) & (i < H) & (k >= 0) & (k < W)
+        x = load(x_ptr + ((image[:, None] * H + i) * W + k) * C + c[None, :], inside, LOW)
+        acc = tl.dot(tl.trans(g), x, acc, input_precision=PRECISION)
+    out_ptr += (part.to(tl.int64) * K + client) * (O * TAPS * C)
+    tl.store(out_ptr + o[:, None] * (TAPS * C) + j[None, :], acc, mask=(o < O)[:, None] & (j < TAPS * C)[None, :])
+
+
+@triton.jit
 def _conv_weight(
     g_ptr, x_ptr, out_ptr, K,
     B: tl.constexpr, H: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
@@ -111,14 +139,14 @@ def _conv_weight(
         i = m // OW % OH + tap // S - pad
         at = m // (OH * OW) * (H * OW) + i * OW + m % OW
         here = (m < M) & (i >= 0) & (i < H)
-        g = _load(g_ptr + o[:, None] * M + m[None, :], (o < O)[:, None] & (m < M)[None, :], LOW)
-        x = _load(x_ptr + c[:, None] * (B * H * OW) + at[None, :], (c < C)[:, None] & here[None, :], LOW)
+        g = load(g_ptr + o[:, None] * M + m[None, :], (o < O)[:, None] & (m < M)[None, :], LOW)
+        x = load(x_ptr + c[:, None] * (B * H * OW) + at[None, :], (c < C)[:, None] & here[None, :], LOW)
         acc = tl.dot(g, tl.trans(x), acc, input_precision=PRECISION)
     out_ptr += (part.to(tl.int64) * K + client) * (O * TAPS * C)
     tl.store(out_ptr + (o * (TAPS * C) + tap * C)[:, None] + c[None, :], acc, mask=(o < O)[:, None] & (c < C)[None, :])
 
 
-def _precision(how: str) -> dict[str, object]:
+def precision(how: str) -> dict[str, object]:
     return {"LOW": how == "bf16", "PRECISION": "ieee" if how == "float32" else "tf32"}
 
 
@@ -136,7 +164,7 @@ def conv(x: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -> Tens
     M = B * OH * OW
     t = tiles(M, O) | tile
     grid = (triton.cdiv(M, t["BM"]), triton.cdiv(O, t["BN"]), K)
-    _conv[grid](x, w, y, M=M, H=H, W=W, C=C, OH=OH, OW=OW, O=O, S=S, TAPS=R * S, pad=pad, **_precision(how), **t)
+    _conv[grid](x, w, y, M=M, H=H, W=W, C=C, OH=OH, OW=OW, O=O, S=S, TAPS=R * S, pad=pad, **precision(how), **t)
     return y
 
 
@@ -165,15 +193,19 @@ def conv_weight(g: Tensor, x: Tensor, pad: int, how: str = "tf32", **tile: int) 
     K, B, H, W, C = x.shape
     OH, OW, O = g.shape[2:]
     R, S = H + 2 * pad - OH + 1, W + 2 * pad - OW + 1
-    t = weight_tiles(K, B * OH * OW, O, C, R * S) | tile
+    M = B * OH * OW
+    few = C < MANY
+    t = (few_tiles if few else weight_tiles)(K, M, O, C, R * S) | tile
     parts = t.pop("parts")
+    blocks = triton.cdiv(triton.cdiv(M, parts), t["BM"])
     out = torch.empty(parts, K, O, R, S, C, device=x.device)
-    grid = (triton.cdiv(O, t["BO"]), triton.cdiv(C, t["BC"]) * R * S, K * parts)
-    blocks = triton.cdiv(triton.cdiv(B * OH * OW, parts), t["BM"])
-    _conv_weight[grid](
-        _as_planes(g, 0, 1), _as_planes(x, pad, S), out, K,
-        B=B, H=H, C=C, OH=OH, OW=OW, O=O, S=S, TAPS=R * S, pad=pad, BLOCKS=blocks, **_precision(how), **t,
-    )  # fmt: skip
+    sizes = {"H": H, "C": C, "OH": OH, "OW": OW, "O": O, "S": S, "TAPS": R * S, "pad": pad, "BLOCKS": blocks}
+    if few:
+        grid = (triton.cdiv(O, t["BO"]), triton.cdiv(R * S * C, t["BJ"]), K * parts)
+        _conv_weight_few[grid](g.contiguous(), x.contiguous(), out, K, M=M, W=W, **sizes, **precision(how), **t)
+    else:
+        grid = (triton.cdiv(O, t["BO"]), triton.cdiv(C, t["BC"]) * R * S, K * parts)
+        _conv_weight[grid](_as_planes(g, 0, 1), _as_planes(x, pad, S), out, K, B=B, **sizes, **precision(how), **t)
     return out[0] if parts == 1 else out.sum(0)
 
 
@@ -188,5 +220,16 @@ def weight_tiles(clients: int, pixels: int, outputs: int, channels: int, taps: i
     """The tile of a program of `conv_weight`, and the number of parts that fill the chip; parts are summed in order."""
     BO, BC = _power(outputs, 16, 128), _power(channels, 16, 128)
     programs = clients * triton.cdiv(outputs, BO) * triton.cdiv(channels, BC) * taps
-    parts = max(1, min(pixels // 256, 264 // programs))
-    return {"BO": BO, "BC": BC, "BM": 32, "num_warps": 8 if BO * BC > 64 * 128 else 4, "num_stages": 3, "parts": parts}
+    warps = 8 if BO * BC > 128 * 64 else 4
+    return {"BO": BO, "BC": BC, "BM": 32, "num_warps": warps, "num_stages": 3, "parts": _parts(programs, pixels)}
+
+
+def few_tiles(clients: int, pixels: int, outputs: int, channels: int, taps: int) -> dict[str, int]:
+    """The same for few channels."""
+    BO, BJ = _power(outputs, 16, 32), _power(channels * taps, 16, 128)
+    programs = clients * triton.cdiv(outputs, BO) * triton.cdiv(channels * taps, BJ)
+    return {"BO": BO, "BJ": BJ, "BM": 32, "num_warps": 4, "num_stages": 3, "parts": _parts(programs, pixels)}
+
+
+def _parts(programs: int, pixels: int) -> int:
+    return max(1, min(pixels // 256, 528 // programs))

@@ -4,9 +4,10 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.func import jvp
 
 from fedmix.kernels.conv import conv2d
+from fedmix.kernels.lstm import lstm, lstm_along
+from fedmix.kernels.pool import largest, pick
 from fedmix.rng import keep_mask
 
 
@@ -53,35 +54,21 @@ class Conv2d(nn.Conv2d):
 
 
 class MaxPool2d(nn.MaxPool2d):
-    """2x2 max-pooling as comparisons of four quarters, which a compiler joins with the layers around it."""
+    """`nn.MaxPool2d` that can also carry a derivative along, and that a compiler joins with its neighbours (kernels/pool.py)."""
 
     @staticmethod
     def can_replace(layer: nn.MaxPool2d) -> bool:
         """Whether it takes the largest of every two by two."""
-        both = {(layer.kernel_size, layer.stride)} <= {(2, 2), ((2, 2), (2, 2))}
+        both = (layer.kernel_size, layer.stride) in ((2, 2), ((2, 2), (2, 2)))
         return type(layer) is nn.MaxPool2d and both and (layer.padding, layer.dilation, layer.ceil_mode) == (0, 1, False)
 
     def forward(self, x: Tensor) -> Tensor:
-        a, b, c, d = _quarters(x)
-        return _larger(_larger((a,), (b,)), _larger((c,), (d,)))[0]
+        return pick(x, largest(x)) if x.is_cuda else super().forward(x)
 
     def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
         """The largest of each window, and the derivative that belongs to it."""
-        a, b, c, d = zip(_quarters(x), _quarters(dx), strict=True)
-        y, dy = _larger(_larger(a, b), _larger(c, d))
-        return y, dy
-
-
-def _quarters(x: Tensor) -> tuple[Tensor, ...]:
-    """The four corners of every 2x2 window, in reading order; an odd last row or column is left out."""
-    height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
-    return tuple(x[..., i:height:2, j:width:2] for i in (0, 1) for j in (0, 1))
-
-
-def _larger(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What belongs to the larger value; to the first of two equal ones, as PyTorch has it."""
-    later = second[0] > first[0]
-    return tuple(torch.where(later, b, a) for a, b in zip(first, second, strict=True))
+        which = largest(x)
+        return pick(x, which), pick(dx, which)
 
 
 class Embedding(nn.Module):
@@ -104,26 +91,17 @@ class LSTM(nn.Module):
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
         bound = 1 / math.sqrt(hidden)
-        self.hidden = hidden
         self.input_weight = nn.Parameter(torch.empty(4 * hidden, inputs).uniform_(-bound, bound))
         self.hidden_weight = nn.Parameter(torch.empty(4 * hidden, hidden).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(4 * hidden).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        projected = x @ self.input_weight.T + self.bias
-        h = c = torch.zeros_like(projected[:, 0, : self.hidden])
-        outputs = []
-        for gates in projected.unbind(1):
-            i, f, g, o = (gates + h @ self.hidden_weight.T).chunk(4, -1)
-            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            h = torch.sigmoid(o) * torch.tanh(c)
-            outputs.append(h)
-        return torch.stack(outputs, 1)
+        return lstm(x @ self.input_weight.T + self.bias, self.hidden_weight)
 
     def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs and their derivative, each product taken once for both."""
-        y, dy = jvp(self, (x,), (dx,))[:2]
-        return y, dy
+        """The outputs and their derivative as x moves along dx."""
+        p, dp = (torch.cat([x, dx]) @ self.input_weight.T).chunk(2)
+        return lstm_along(p + self.bias, dp, self.hidden_weight)
 
 
 class LastStep(nn.Module):

@@ -6,8 +6,8 @@ from torch import nn
 def lenet(classes: int = 62, channels: int = 1) -> nn.Sequential:
     """Five layers for 28x28 images; each child of the result is one of them."""
     return nn.Sequential(
-        nn.Sequential(nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-        nn.Sequential(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        nn.Sequential(nn.Conv2d(channels, 6, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
         nn.Sequential(nn.Linear(16 * 5 * 5, 120), nn.ReLU()),
         nn.Sequential(nn.Linear(120, 84), nn.ReLU()),
         nn.Linear(84, classes),

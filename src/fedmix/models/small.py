@@ -7,7 +7,7 @@ def digits_cnn(classes: int = 10) -> nn.Sequential:
     """Four layers for 8x8 images; each child of the result is one of them."""
     return nn.Sequential(
         nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU()),
-        nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
         nn.Sequential(nn.Linear(32 * 4 * 4, 64), nn.ReLU()),
         nn.Linear(64, classes),
     )

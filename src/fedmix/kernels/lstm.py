@@ -1,0 +1,147 @@
+"""The recurrence of an LSTM over a whole sequence, fast when every client has weights of its own.
+
+With p the gates' inputs, (J, B, T, 4D), the recurrence is a = p_t + h_{t−1}·wᵀ, cut into four: i, f, o = σ(a), g = tanh(a), c ← f·c + i·g,
+h ← o·tanh(c). J = 2 takes a second p along, a derivative of the first, and gives the derivative of h.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import jvp, vjp
+
+from fedmix.kernels.conv import HAS_TRITON
+from fedmix.kernels.precision import current
+
+
+def recurrence(p: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """h, the four gates after their functions, and c, of (B, T, 4D): plain PyTorch, which has derivatives of all kinds."""
+    h = c = torch.zeros_like(p[:, 0, : w.shape[1]])
+    steps = []
+    for given in p.unbind(1):
+        i, f, g, o = (given + h @ w.T).chunk(4, -1)
+        i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
+        c = f * c + i * g
+        h = o * torch.tanh(c)
+        steps.append((h, torch.cat([i, f, g, o], -1), c))
+    h, acts, c = (torch.stack(part, 1) for part in zip(*steps, strict=True))
+    return h, acts, c
+
+
+def lstm(p: Tensor, w: Tensor) -> Tensor:
+    """h of (B, T, 4D)."""
+    if not quick(p, w):
+        return recurrence(p, w)[0]
+    h: Tensor = _Recurrence.apply(p[None], w, current())[0]
+    return h[0]
+
+
+def lstm_along(p: Tensor, dp: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """h and its derivative as p moves along dp."""
+    if not quick(p, w):
+        h, dh = jvp(lambda p: recurrence(p, w)[0], (p,), (dp,))[:2]
+        return h, dh
+    h, dh = _Recurrence.apply(torch.stack([p, dp]), w, current())[0]
+    return h, dh
+
+
+def quick(p: Tensor, w: Tensor) -> bool:
+    """Whether the kernel can take it."""
+    return HAS_TRITON and p.is_cuda and w.dtype == p.dtype == torch.float32
+
+
+@torch.library.custom_op("fedmix::lstm", mutates_args=())
+def _lstm(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
+    """The plain twin, client by client. With J = 2, the second half of the gates holds their derivatives before the functions."""
+    results = []
+    for pair, weight in zip(p, w, strict=True):
+        values = recurrence(pair[0], weight)
+        if len(pair) == 1:
+            results.append(tuple(v[None] for v in values))
+            continue
+        dh, _, dc = jvp(lambda q, weight=weight: recurrence(q, weight), (pair[0],), (pair[1],))[1]  # type: ignore[misc]
+        before = torch.cat([torch.zeros_like(dh[:, :1]), dh[:, :-1]], 1)
+        results.append(
+            tuple(torch.stack(v) for v in ((values[0], dh), (values[1], pair[1] + before @ weight.T), (values[2], dc)))
+        )
+    h, acts, c = (torch.stack(part) for part in zip(*results, strict=True))
+    return h, acts, c
+
+
+@torch.library.custom_op("fedmix::lstm_backward", mutates_args=())
+def _lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, how: str) -> Tensor:
+    def given(pair: Tensor, weight: Tensor) -> Tensor:
+        if len(pair) == 1:
+            return recurrence(pair[0], weight)[0][None]
+        return torch.stack(jvp(lambda q: recurrence(q, weight)[0], (pair[0],), (pair[1],))[:2])
+
+    return torch.stack([vjp(lambda q, y=y: given(q, y), x)[1](g)[0] for g, x, y in zip(gh, p, w, strict=True)])  # type: ignore[misc]
+
+
+@_lstm.register_fake
+def _(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
+    small = (*p.shape[:-1], w.shape[-1])
+    return p.new_empty(small), torch.empty_like(p), p.new_empty(small)
+
+
+@_lstm_backward.register_fake
+def _(gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, how: str) -> Tensor:
+    return torch.empty_like(acts)
+
+
+@_lstm.register_kernel("cuda")
+def _(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
+    from fedmix.kernels import lstm_triton
+
+    return lstm_triton.lstm(p, w, how)
+
+
+@_lstm_backward.register_kernel("cuda")
+def _(gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, how: str) -> Tensor:
+    from fedmix.kernels import lstm_triton
+
+    return lstm_triton.lstm_backward(gh, acts, c, w, how)
+
+
+def _folded(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """vmap: another leading axis joins that of the clients."""
+    moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip(tensors, dims, strict=False)]
+    return [t.flatten(0, 1) for t in moved]
+
+
+@_lstm.register_vmap
+def _(info: Any, dims: tuple[int | None, ...], p: Tensor, w: Tensor, how: str) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    results = _lstm(*_folded(info, dims, (p, w)), how)
+    return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0, 0, 0)
+
+
+@_lstm_backward.register_vmap
+def _(
+    info: Any, dims: tuple[int | None, ...], gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, how: str
+) -> tuple[Tensor, int]:
+    return _lstm_backward(*_folded(info, dims, (gh, acts, c, p, w)), how).unflatten(0, (info.batch_size, -1)), 0
+
+
+class _Recurrence(torch.autograd.Function):
+    """One client's recurrence. Its derivative along a direction falls back on the plain form; of second order it has none."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
+        h, acts, c = _lstm(p[None], w[None], how)
+        return h[0], acts[0], c[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        p, w, ctx.how = inputs
+        h, acts, c = output
+        ctx.mark_non_differentiable(acts, c)
+        ctx.save_for_backward(h, acts, c, p, w)
+
+    @staticmethod
+    def backward(ctx: Any, gh: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:
+        h, acts, c, p, w = ctx.saved_tensors
+        a = _lstm_backward(gh[None], acts[None], c[None], p[None], w[None], ctx.how)[0]
+        before, after = h[..., :-1, :].flatten(0, -2), a[..., 1:, :].flatten(0, -2)
+        return a, after.T @ before, None

@@ -98,7 +98,7 @@ class Vectorised:
             done = list(group)
             where = torch.tensor([stay.slot for stay in done], device=data.device)
             params = {n: p[where] for n, p in state.params.items()}
-            finite.append(torch.stack([torch.isfinite(p.flatten(1)).all(1) for p in params.values()]).all(0))
+            finite.append(torch.stack([torch.isfinite(p.reshape(len(p), -1)).all(1) for p in params.values()]).all(0))
             own = torch.stack([losses[stay.start : stay.stop, stay.slot].mean() for stay in done])
             yield Updates([int(work.clients[stay.client]) for stay in done], params, own), {stay.client for stay in done}
             if stop < steps:

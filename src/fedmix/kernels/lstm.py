@@ -1,7 +1,7 @@
 """The recurrence of an LSTM over a whole sequence, fast when every client has weights of its own.
 
-With p the gates' inputs, (J, B, T, 4D), the recurrence is a = p_t + h_{t−1}·wᵀ, cut into four: i, f, o = σ(a), g = tanh(a), c ← f·c + i·g,
-h ← o·tanh(c). J = 2 takes a second p along, a derivative of the first, and gives the derivative of h.
+With p the gates' inputs (B, T, 4D): a = p_t + h_{t−1}·wᵀ, cut into four; i, f, o = σ(a), g = tanh(a); c ← f·c + i·g; h ← o·tanh(c).
+The kernels take (K, J, B, T, 4D): K clients, and J = 2 where a derivative goes along with the value.
 """
 
 from typing import Any
@@ -122,8 +122,22 @@ def _(
     return _lstm_backward(*_folded(info, dims, (gh, acts, c, p, w)), how).unflatten(0, (info.batch_size, -1)), 0
 
 
+class _Gradient(torch.autograd.Function):
+    """One client's gradient of the gates' inputs. It has no derivative itself."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, how: str) -> Tensor:
+        return _lstm_backward(gh[None], acts[None], c[None], p[None], w[None], how)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+
 class _Recurrence(torch.autograd.Function):
-    """One client's recurrence. Its derivative along a direction falls back on the plain form; of second order it has none."""
+    """One client's recurrence, with a gradient of first order; `lstm_along` is its derivative along a direction."""
 
     generate_vmap_rule = True
 
@@ -142,6 +156,6 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gh: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:
         h, acts, c, p, w = ctx.saved_tensors
-        a = _lstm_backward(gh[None], acts[None], c[None], p[None], w[None], ctx.how)[0]
+        a = _Gradient.apply(gh, acts, c, p, w, ctx.how)
         before, after = h[..., :-1, :].flatten(0, -2), a[..., 1:, :].flatten(0, -2)
         return a, after.T @ before, None

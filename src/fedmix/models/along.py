@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import jvp
 
-from fedmix.models.layers import LSTM, Conv2d, Embedding, KeyedDropout, LastStep, MaxPool2d
+from fedmix.models.layers import LSTM, Conv2d, Embedding, KeyedDropout, LastStep, Linear, MaxPool2d
 
 Pair: TypeAlias = tuple[Tensor, Tensor]
 
@@ -56,11 +56,6 @@ def _affine(module: Any, x: Tensor, dx: Tensor) -> Pair:
     return module.shift(y), dy
 
 
-def _full(module: Any, x: Tensor, dx: Tensor) -> Pair:
-    y, dy = nn.functional.linear(torch.cat([x, dx]), module.weight).chunk(2)
-    return y if module.bias is None else y + module.bias, dy
-
-
 def _relu(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
     return torch.relu(x), torch.where(x > 0, dx, 0)
 
@@ -72,7 +67,7 @@ def _dropout(module: Any, x: Tensor, dx: Tensor) -> Pair:
 
 _RULES: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor], Pair]] = {
     nn.Sequential: _in_order,
-    nn.Linear: _full,
+    Linear: _affine,
     Conv2d: _affine,
     Embedding: _linear,
     nn.Flatten: _linear,

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from fedmix.errors import BadInput
 from fedmix.losses import Loss, cross_entropy
 from fedmix.models.along import Along
-from fedmix.models.layers import Conv2d, KeyedDropout, MaxPool2d
+from fedmix.models.layers import Conv2d, KeyedDropout, Linear, MaxPool2d
 from fedmix.types import Params
 
 _REFUSED: tuple[tuple[type[nn.Module], str], ...] = (
@@ -30,7 +30,7 @@ class Model:
 
     The module itself is copied and never changed. In the copy, dropout layers are replaced by ones whose masks are hashed from
     `key`, so that a step gives the same result alone, vectorised and on any device (one that is called twice drops the same
-    twice); convolutions and max-pools are replaced by faster ones that compute the same.
+    twice); convolutions, full layers and max-pools are replaced by faster ones that compute the same.
     An `nn.Sequential` can be cut at a layer: `head(k)` is its first k children, `tail(k)` the rest.
 
     >>> model = Model(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
@@ -120,7 +120,7 @@ def _prepared(module: nn.Module) -> nn.Module:
             if isinstance(child, nn.modules.dropout._DropoutNd):
                 setattr(parent, name, KeyedDropout(child.p, site, whole_channels=not isinstance(child, nn.Dropout)))
                 site += 1
-            for kind, ours in ((nn.Conv2d, Conv2d), (nn.MaxPool2d, MaxPool2d)):
+            for kind, ours in ((nn.Conv2d, Conv2d), (nn.Linear, Linear), (nn.MaxPool2d, MaxPool2d)):
                 if isinstance(child, kind) and ours.can_replace(child):  # type: ignore[attr-defined]  # each takes its own kind
                     child.__class__ = ours  # the same parameters, another forward
     return module

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmix.kernels.conv import conv2d
+from fedmix.kernels.linear import linear
 from fedmix.kernels.lstm import lstm, lstm_along
 from fedmix.kernels.pool import largest, pick
 from fedmix.rng import keep_mask
@@ -51,6 +52,26 @@ class Conv2d(nn.Conv2d):
     def shift(self, y: Tensor) -> Tensor:
         """y with the bias added."""
         return y if self.bias is None else y + self.bias.view(-1, 1, 1)
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` whose gradient joins the update (kernels/linear.py)."""
+
+    @staticmethod
+    def can_replace(layer: nn.Linear) -> bool:
+        """Whether it is a plain one."""
+        return type(layer) is nn.Linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.shift(self.product(x))
+
+    def product(self, x: Tensor) -> Tensor:
+        """The product without the bias."""
+        return linear(x, self.weight)
+
+    def shift(self, y: Tensor) -> Tensor:
+        """y with the bias added."""
+        return y if self.bias is None else y + self.bias
 
 
 class MaxPool2d(nn.MaxPool2d):

@@ -5,7 +5,6 @@ of them, where it would otherwise be a grouped convolution, which GPUs are slow 
 its derivatives: three products give gradients of any order, in forward and in reverse mode.
 """
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,17 +12,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedmix.kernels.clients import over_clients
 from fedmix.kernels.precision import current
+from fedmix.kernels.sizes import SUMS, parts
 
 HAS_TRITON = find_spec("triton") is not None
 
 
-def conv2d(x: Tensor, w: Tensor, pad: int) -> Tensor:
-    """Images (B, C, H, W) with filters (O, C, R, S), zero-padded by `pad` on all sides."""
+def conv2d(x: Tensor, w: Tensor, b: Tensor | None, pad: int, shifted: int) -> Tensor:
+    """Images (B, C, H, W), zero-padded by `pad`, with filters (O, C, R, S); the bias is added to the first `shifted` of them."""
     if not (HAS_TRITON and x.is_cuda and w.dtype == torch.float32):
-        return F.conv2d(x, w, padding=pad)
-    y: Tensor = Conv.apply(_channels_last(x.float()), _channels_last(w), pad, current())
-    return y.permute(0, 3, 1, 2)
+        y = F.conv2d(x, w, b if shifted == len(x) else None, padding=pad)
+        return y if b is None or shifted == len(x) else torch.cat([y[:shifted] + b.view(-1, 1, 1), y[shifted:]])
+    if b is None:
+        b, shifted = w.new_zeros(len(w)), 0
+    return _channels_first(Conv.apply(_channels_last(x.float()), _channels_last(w), b, shifted, pad, current()))
 
 
 def _channels_last(t: Tensor) -> Tensor:
@@ -46,21 +49,26 @@ def _backward(g: Tensor, x: Tensor, w: Tensor, pad: int, which: int) -> Tensor:
 
 
 @torch.library.custom_op("fedmix::conv", mutates_args=())
-def _conv(x: Tensor, w: Tensor, pad: int, how: str) -> Tensor:
-    pairs = zip(x, w, strict=True)
-    return torch.stack([_channels_last(F.conv2d(_channels_first(a), _channels_first(b), padding=pad)) for a, b in pairs])
+def _conv(x: Tensor, w: Tensor, b: Tensor, shifted: int, pad: int, how: str) -> Tensor:
+    clients = zip(x, w, strict=True)
+    y = torch.stack([_channels_last(F.conv2d(_channels_first(a), _channels_first(v), padding=pad)) for a, v in clients])
+    y[:, :shifted] += b[:, None, None, None]
+    return y
 
 
 @torch.library.custom_op("fedmix::conv_input", mutates_args=())
 def _conv_input(g: Tensor, w: Tensor, pad: int, how: str) -> Tensor:
     like = g.new_empty(_input_shape(g, w, pad))
-    return torch.stack([_backward(a, x, b, pad, 0) for a, b, x in zip(g, w, like, strict=True)])
+    return torch.stack([_backward(a, x, v, pad, 0) for a, v, x in zip(g, w, like, strict=True)])
 
 
 @torch.library.custom_op("fedmix::conv_weight", mutates_args=())
-def _conv_weight(g: Tensor, x: Tensor, pad: int, how: str) -> Tensor:
-    like = g.new_empty(_weight_shape(g, x, pad))
-    return torch.stack([_backward(a, b, w, pad, 1) for a, b, w in zip(g, x, like, strict=True)])
+def _conv_weight(g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str) -> tuple[Tensor, Tensor]:
+    of_w, of_b = g.new_zeros(_weight_shape(g, x, pad, parts)), g.new_zeros(len(g), SUMS, g.shape[4])
+    for k, (a, c) in enumerate(zip(g, x, strict=True)):
+        of_w[k, 0] = _backward(a, c, of_w[k, 0], pad, 1)
+    of_b[:, 0] = g[:, :shifted].sum((1, 2, 3))
+    return of_w, of_b
 
 
 def _output_shape(x: Tensor, w: Tensor, pad: int) -> tuple[int, ...]:
@@ -71,115 +79,148 @@ def _input_shape(g: Tensor, w: Tensor, pad: int) -> tuple[int, ...]:
     return (*g.shape[:2], g.shape[2] - 2 * pad + w.shape[2] - 1, g.shape[3] - 2 * pad + w.shape[3] - 1, w.shape[4])
 
 
-def _weight_shape(g: Tensor, x: Tensor, pad: int) -> tuple[int, ...]:
+def _weight_shape(g: Tensor, x: Tensor, pad: int, parts: int) -> tuple[int, ...]:
     taps = (x.shape[2] + 2 * pad - g.shape[2] + 1, x.shape[3] + 2 * pad - g.shape[3] + 1)
-    return (g.shape[0], g.shape[4], *taps, x.shape[4])
+    return (g.shape[0], parts, g.shape[4], *taps, x.shape[4])
 
 
-def _register(op: Any, name: str, shape: Callable[[Tensor, Tensor, int], tuple[int, ...]]) -> None:
-    def fake(a: Tensor, b: Tensor, pad: int, how: str) -> Tensor:
-        return a.new_empty(shape(a, b, pad))
-
-    def fast(a: Tensor, b: Tensor, pad: int, how: str) -> Tensor:
-        from fedmix.kernels import conv_triton
-
-        result: Tensor = getattr(conv_triton, name)(a, b, pad, how)
-        return result
-
-    def over_clients(info: Any, dims: tuple[int | None, ...], a: Tensor, b: Tensor, pad: int, how: str) -> tuple[Tensor, int]:
-        """vmap: another leading axis joins that of the clients."""
-        folded = [
-            (t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)).flatten(0, 1)
-            for t, d in zip((a, b), dims[:2], strict=True)
-        ]
-        return op(*folded, pad, how).unflatten(0, (info.batch_size, -1)), 0
-
-    op.register_fake(fake)
-    op.register_kernel("cuda")(fast)
-    op.register_vmap(over_clients)
+@_conv.register_fake
+def _(x: Tensor, w: Tensor, b: Tensor, shifted: int, pad: int, how: str) -> Tensor:
+    return x.new_empty(_output_shape(x, w, pad))
 
 
-_register(_conv, "conv", _output_shape)
-_register(_conv_input, "conv_input", _input_shape)
-_register(_conv_weight, "conv_weight", _weight_shape)
+@_conv_input.register_fake
+def _(g: Tensor, w: Tensor, pad: int, how: str) -> Tensor:
+    return g.new_empty(_input_shape(g, w, pad))
 
 
-class _Bilinear(torch.autograd.Function):
-    """One client's product a·b. `of_first(g, a, b)` and `of_second(g, a, b)` carry a gradient g back to its factors."""
+@_conv_weight.register_fake
+def _(g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str) -> tuple[Tensor, Tensor]:
+    return g.new_empty(_weight_shape(g, x, pad, parts)), g.new_empty(len(g), SUMS, g.shape[4])
+
+
+@_conv.register_kernel("cuda")
+def _(*args: Any) -> Tensor:
+    from fedmix.kernels import conv_triton
+
+    return conv_triton.conv(*args)
+
+
+@_conv_input.register_kernel("cuda")
+def _(*args: Any) -> Tensor:
+    from fedmix.kernels import conv_triton
+
+    return conv_triton.conv_input(*args)
+
+
+@_conv_weight.register_kernel("cuda")
+def _(*args: Any) -> tuple[Tensor, Tensor]:
+    from fedmix.kernels import conv_triton
+
+    return conv_triton.conv_weight(*args)
+
+
+for _op in (_conv, _conv_input, _conv_weight):
+    over_clients(_op)
+
+
+class Conv(torch.autograd.Function):
+    """One client's y = x ∗ w, with b added to the first `shifted` images; all channels-last."""
 
     generate_vmap_rule = True
-    op: Any
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, b: Tensor, shifted: int, pad: int, how: str) -> Tensor:
+        return _conv(x[None], w[None], b[None], shifted, pad, how)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        a, b, ctx.pad, ctx.how = inputs
-        ctx.save_for_backward(a, b)
-        ctx.save_for_forward(a, b)
-
-    @classmethod
-    def _tangent(cls, ctx: Any, da: Tensor | None, db: Tensor | None) -> Tensor:
-        a, b = ctx.saved_tensors
-        parts = [] if da is None else [cls.apply(da, b, ctx.pad, ctx.how)]
-        parts += [] if db is None else [cls.apply(a, db, ctx.pad, ctx.how)]
-        total: Tensor = sum(parts[1:], parts[0])
-        return total
-
-
-class Conv(_Bilinear):
-    """y = x ∗ w."""
-
-    @staticmethod
-    def forward(x: Tensor, w: Tensor, pad: int, how: str) -> Tensor:
-        return _conv(x[None], w[None], pad, how)[0]
+        x, w, b, *ctx.how = inputs
+        ctx.save_for_backward(x, w, b)
+        ctx.save_for_forward(x, w, b)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, w = ctx.saved_tensors
+        x, w, _ = ctx.saved_tensors
+        shifted, pad, how = ctx.how
         g = g.contiguous()
-        to_x = ConvInput.apply(g, w, ctx.pad, ctx.how) if ctx.needs_input_grad[0] else None
-        to_w = ConvWeight.apply(g, x, ctx.pad, ctx.how) if ctx.needs_input_grad[1] else None
-        return to_x, to_w, None, None
+        to_x = ConvInput.apply(g, w, pad, how) if ctx.needs_input_grad[0] else None
+        to_w, to_b = ConvWeight.apply(g, x, shifted, pad, how) if any(ctx.needs_input_grad[1:3]) else (None, None)
+        return to_x, to_w, to_b, None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, dx: Tensor | None, dw: Tensor | None, *_: Any) -> Tensor:
-        return Conv._tangent(ctx, dx, dw)
+    def jvp(ctx: Any, dx: Tensor | None, dw: Tensor | None, db: Tensor | None, *_: Any) -> Tensor:
+        x, w, b = ctx.saved_tensors
+        none = torch.zeros_like(b)
+        parts = [] if dx is None else [Conv.apply(dx, w, none, *ctx.how)]
+        if dw is not None or db is not None:
+            parts.append(Conv.apply(x, torch.zeros_like(w) if dw is None else dw, none if db is None else db, *ctx.how))
+        return sum(parts[1:], parts[0])
 
 
-class ConvInput(_Bilinear):
+class ConvInput(torch.autograd.Function):
     """The gradient of x ∗ w in x: a product of the gradient g in y with w."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(g: Tensor, w: Tensor, pad: int, how: str) -> Tensor:
         return _conv_input(g[None], w[None], pad, how)[0]
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        g, w, *ctx.how = inputs
+        ctx.save_for_backward(g, w)
+        ctx.save_for_forward(g, w)
+
+    @staticmethod
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
         g, w = ctx.saved_tensors
         c = c.contiguous()
-        to_g = Conv.apply(c, w, ctx.pad, ctx.how) if ctx.needs_input_grad[0] else None
-        to_w = ConvWeight.apply(g, c, ctx.pad, ctx.how) if ctx.needs_input_grad[1] else None
+        to_g = Conv.apply(c, w, w.new_zeros(len(w)), 0, *ctx.how) if ctx.needs_input_grad[0] else None
+        to_w = ConvWeight.apply(g, c, 0, *ctx.how)[0] if ctx.needs_input_grad[1] else None
         return to_g, to_w, None, None
 
     @staticmethod
     def jvp(ctx: Any, dg: Tensor | None, dw: Tensor | None, *_: Any) -> Tensor:
-        return ConvInput._tangent(ctx, dg, dw)
+        g, w = ctx.saved_tensors
+        parts = [] if dg is None else [ConvInput.apply(dg, w, *ctx.how)]
+        parts += [] if dw is None else [ConvInput.apply(g, dw, *ctx.how)]
+        return sum(parts[1:], parts[0])
 
 
-class ConvWeight(_Bilinear):
-    """The gradient of x ∗ w in w: a product of the gradient g in y with x."""
+class ConvWeight(torch.autograd.Function):
+    """The gradients of x ∗ w + b in w and b: a product of the gradient g in y with x, and a sum."""
+
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(g: Tensor, x: Tensor, pad: int, how: str) -> Tensor:
-        return _conv_weight(g[None], x[None], pad, how)[0]
+    def forward(g: Tensor, x: Tensor, shifted: int, pad: int, how: str) -> tuple[Tensor, Tensor]:
+        taps = (x.shape[1] + 2 * pad - g.shape[1] + 1) * (x.shape[2] + 2 * pad - g.shape[2] + 1)
+        cut = parts(g.shape[:3].numel(), g.shape[3], x.shape[3], taps)
+        of_w, of_b = _conv_weight(g[None], x[None], shifted, pad, cut, how)
+        return sum(of_w[0, 1:], of_w[0, 0]), of_b[0].sum(0)  # term by term, which a compiler joins with what follows
 
     @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        g, x, *ctx.how = inputs
+        ctx.save_for_backward(g, x)
+        ctx.save_for_forward(g, x)
+
+    @staticmethod
+    def backward(ctx: Any, cw: Tensor, cb: Tensor) -> tuple[Tensor | None, ...]:
         g, x = ctx.saved_tensors
-        c = c.contiguous()
-        to_g = Conv.apply(x, c, ctx.pad, ctx.how) if ctx.needs_input_grad[0] else None
-        to_x = ConvInput.apply(g, c, ctx.pad, ctx.how) if ctx.needs_input_grad[1] else None
-        return to_g, to_x, None, None
+        _, pad, how = ctx.how
+        cw = cw.contiguous()
+        to_g = Conv.apply(x, cw, cb, *ctx.how) if ctx.needs_input_grad[0] else None
+        to_x = ConvInput.apply(g, cw, pad, how) if ctx.needs_input_grad[1] else None
+        return to_g, to_x, None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, dg: Tensor | None, dx: Tensor | None, *_: Any) -> Tensor:
-        return ConvWeight._tangent(ctx, dg, dx)
+    def jvp(ctx: Any, dg: Tensor | None, dx: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+        g, x = ctx.saved_tensors
+        shifted, pad, how = ctx.how
+        pairs = [] if dg is None else [ConvWeight.apply(dg, x, *ctx.how)]
+        pairs += [] if dx is None else [ConvWeight.apply(g, dx, 0, pad, how)]
+        dw, db = (sum(p[1:], p[0]) for p in zip(*pairs, strict=True))
+        return dw, db

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MANY = 64  # channels from which transposed copies pay in the gradient of the filters
+from fedmix.kernels.sizes import MANY, SUMS
 
 
 @triton.jit
@@ -24,12 +24,12 @@ def load(pointer, mask, LOW: tl.constexpr):
 
 @triton.jit
 def _conv(
-    x_ptr, w_ptr, y_ptr,
+    x_ptr, w_ptr, b_ptr, y_ptr, SHIFTED: tl.constexpr,
     M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y[m, o] = Σ_{tap, c} x[pixel m shifted by tap, c] · w[o, tap, c] for a tile of BM pixels and BN channels."""
+    """y[m, o] = Σ_{tap, c} x[pixel m shifted by tap, c] · w[o, tap, c], + b[o] for m < SHIFTED, of BM pixels and BN channels."""
     client = tl.program_id(2).to(tl.int64)
     x_ptr += client * (M // (OH * OW) * H * W * C)
     w_ptr += client * (O * TAPS * C)
@@ -56,7 +56,27 @@ def _conv(
             a = load(x_ptr + ((image[:, None] * H + i) * W + j) * C + c[None, :], inside, LOW)
             b = load(w_ptr + o[:, None] * (TAPS * C) + k[None, :], (o < O)[:, None] & (k < TAPS * C)[None, :], LOW)
             acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
+    if SHIFTED:
+        b = tl.load(b_ptr + client * O + o, mask=o < O, other=0.0)
+        acc += tl.where((m < SHIFTED)[:, None], b[None, :], 0.0)
     tl.store(y_ptr + m[:, None] * O + o[None, :], acc, mask=(m < M)[:, None] & (o < O)[None, :])
+
+
+@triton.jit
+def _sum_pixels(
+    g_ptr, out_ptr, M: tl.constexpr, O: tl.constexpr, SHIFTED: tl.constexpr,
+    PARTS: tl.constexpr, BLOCKS: tl.constexpr, BM: tl.constexpr, BO: tl.constexpr,
+):  # fmt: skip
+    """out[part, o] = Σ_m g[m, o] over the part's share of the first SHIFTED pixels."""
+    client, part = (tl.program_id(1) // PARTS).to(tl.int64), tl.program_id(1) % PARTS
+    o = tl.program_id(0) * BO + tl.arange(0, BO)
+    acc = tl.zeros((BM, BO), tl.float32)
+    for block in range(BLOCKS):
+        m = (part * BLOCKS + block) * BM + tl.arange(0, BM)
+        acc += tl.load(
+            g_ptr + client * (M * O) + m[:, None] * O + o[None, :], mask=(m < SHIFTED)[:, None] & (o < O)[None, :], other=0.0
+        )
+    tl.store(out_ptr + (client * PARTS + part) * O + o, tl.sum(acc, 0), mask=o < O)
 
 
 @triton.jit
@@ -93,13 +113,13 @@ def _planes(
 
 @triton.jit
 def _conv_weight_few(
-    g_ptr, x_ptr, out_ptr, K,
+    g_ptr, x_ptr, out_ptr, PARTS: tl.constexpr,
     M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BJ: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """The same for few channels, where copies would cost more than they save; j = (tap, c) fills a tile across taps."""
-    client, part = (tl.program_id(2) % K).to(tl.int64), tl.program_id(2) // K
+    client, part = (tl.program_id(2) // PARTS).to(tl.int64), tl.program_id(2) % PARTS
     g_ptr += client * (M * O)
     x_ptr += client * (M // (OH * OW) * H * W * C)
     o = tl.program_id(0) * BO + tl.arange(0, BO)
@@ -114,20 +134,20 @@ def _conv_weight_few(
         inside = (m < M)[:, None] & (j < TAPS * C)[None, :] & (i >= 0) & (i < H) & (k >= 0) & (k < W)
         x = load(x_ptr + ((image[:, None] * H + i) * W + k) * C + c[None, :], inside, LOW)
         acc = tl.dot(tl.trans(g), x, acc, input_precision=PRECISION)
-    out_ptr += (part.to(tl.int64) * K + client) * (O * TAPS * C)
+    out_ptr += (client * PARTS + part) * (O * TAPS * C)
     tl.store(out_ptr + o[:, None] * (TAPS * C) + j[None, :], acc, mask=(o < O)[:, None] & (j < TAPS * C)[None, :])
 
 
 @triton.jit
 def _conv_weight(
-    g_ptr, x_ptr, out_ptr, K,
+    g_ptr, x_ptr, out_ptr, PARTS: tl.constexpr,
     B: tl.constexpr, H: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """out[part, o, tap, c] = Σ_m g[o, m] · x[shift s, c, pixel m shifted down by r] over the part's share of the pixels."""
     M: tl.constexpr = B * OH * OW
-    client, part = (tl.program_id(2) % K).to(tl.int64), tl.program_id(2) // K
+    client, part = (tl.program_id(2) // PARTS).to(tl.int64), tl.program_id(2) % PARTS
     tap = tl.program_id(1) % TAPS
     o = tl.program_id(0) * BO + tl.arange(0, BO)
     c = tl.program_id(1) // TAPS * BC + tl.arange(0, BC)
@@ -142,11 +162,12 @@ def _conv_weight(
         g = load(g_ptr + o[:, None] * M + m[None, :], (o < O)[:, None] & (m < M)[None, :], LOW)
         x = load(x_ptr + c[:, None] * (B * H * OW) + at[None, :], (c < C)[:, None] & here[None, :], LOW)
         acc = tl.dot(g, tl.trans(x), acc, input_precision=PRECISION)
-    out_ptr += (part.to(tl.int64) * K + client) * (O * TAPS * C)
+    out_ptr += (client * PARTS + part) * (O * TAPS * C)
     tl.store(out_ptr + (o * (TAPS * C) + tap * C)[:, None] + c[None, :], acc, mask=(o < O)[:, None] & (c < C)[None, :])
 
 
 def precision(how: str) -> dict[str, object]:
+    """A kernel's arguments for an arithmetic."""
     return {"LOW": how == "bf16", "PRECISION": "ieee" if how == "float32" else "tf32"}
 
 
@@ -154,8 +175,8 @@ def _power(n: int, least: int, most: int) -> int:
     return max(least, min(most, triton.next_power_of_2(n)))
 
 
-def conv(x: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -> Tensor:
-    """y[k, b, i, j, o] = Σ x[k, b, i + r − pad, j + s − pad, c] · w[k, o, r, s, c]."""
+def conv(x: Tensor, w: Tensor, b: Tensor | None, shifted: int, pad: int, how: str = "tf32", **tile: int) -> Tensor:
+    """y[k, b, i, j, o] = Σ x[k, b, i + r − pad, j + s − pad, c] · w[k, o, r, s, c], + b[k, o] in the first `shifted` images."""
     x, w = x.contiguous(), w.contiguous()
     K, B, H, W, C = x.shape
     O, R, S = w.shape[1:4]
@@ -164,7 +185,8 @@ def conv(x: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -> Tens
     M = B * OH * OW
     t = tiles(M, O) | tile
     grid = (triton.cdiv(M, t["BM"]), triton.cdiv(O, t["BN"]), K)
-    _conv[grid](x, w, y, M=M, H=H, W=W, C=C, OH=OH, OW=OW, O=O, S=S, TAPS=R * S, pad=pad, **precision(how), **t)
+    sizes = {"M": M, "H": H, "W": W, "C": C, "OH": OH, "OW": OW, "O": O, "S": S, "TAPS": R * S, "pad": pad}
+    _conv[grid](x, w, x if b is None else b.contiguous(), y, SHIFTED=shifted * OH * OW, **sizes, **precision(how), **t)
     return y
 
 
@@ -175,7 +197,7 @@ def conv_input(g: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -
     turned = torch.empty(K, C, R, S, O, device=w.device)
     BO, BC = _power(O, 16, 64), _power(C, 16, 64)
     _turn[(triton.cdiv(O, BO), triton.cdiv(C, BC), K * R * S)](w, turned, O=O, C=C, TAPS=R * S, BO=BO, BC=BC)
-    return conv(g, turned, R - 1 - pad, how, **tile)
+    return conv(g, turned, None, 0, R - 1 - pad, how, **tile)
 
 
 def _as_planes(x: Tensor, pad: int, shifts: int) -> Tensor:
@@ -184,29 +206,41 @@ def _as_planes(x: Tensor, pad: int, shifts: int) -> Tensor:
     out = torch.empty(K, shifts, C, B, H, OW, device=x.device)
     BP, BC = 64, _power(C, 4, 64)
     grid = (triton.cdiv(B * H * OW, BP), triton.cdiv(C, BC), K * shifts)
-    _planes[grid](x.contiguous(), out, B=B, H=H, W=W, C=C, OW=OW, S=shifts, pad=pad, BP=BP, BC=BC)
+    _planes[grid](x, out, B=B, H=H, W=W, C=C, OW=OW, S=shifts, pad=pad, BP=BP, BC=BC)
     return out
 
 
-def conv_weight(g: Tensor, x: Tensor, pad: int, how: str = "tf32", **tile: int) -> Tensor:
-    """The gradient of `conv` in w, from its gradient in y."""
+def conv_weight(
+    g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str = "tf32", **tile: int
+) -> tuple[Tensor, Tensor]:
+    """The gradients of `conv` in w and b, from its gradient in y, each in `parts` whose sum it is."""
+    g, x = g.contiguous(), x.contiguous()
     K, B, H, W, C = x.shape
     OH, OW, O = g.shape[2:]
     R, S = H + 2 * pad - OH + 1, W + 2 * pad - OW + 1
     M = B * OH * OW
     few = C < MANY
-    t = (few_tiles if few else weight_tiles)(K, M, O, C, R * S) | tile
-    parts = t.pop("parts")
+    t = (few_tiles(O, R * S * C) if few else weight_tiles(O, C)) | tile
     blocks = triton.cdiv(triton.cdiv(M, parts), t["BM"])
-    out = torch.empty(parts, K, O, R, S, C, device=x.device)
-    sizes = {"H": H, "C": C, "OH": OH, "OW": OW, "O": O, "S": S, "TAPS": R * S, "pad": pad, "BLOCKS": blocks}
+    out = torch.empty(K, parts, O, R, S, C, device=x.device)
+    sizes = {"H": H, "C": C, "OH": OH, "OW": OW, "O": O, "S": S, "TAPS": R * S, "pad": pad, "BLOCKS": blocks, "PARTS": parts}
     if few:
         grid = (triton.cdiv(O, t["BO"]), triton.cdiv(R * S * C, t["BJ"]), K * parts)
-        _conv_weight_few[grid](g.contiguous(), x.contiguous(), out, K, M=M, W=W, **sizes, **precision(how), **t)
+        _conv_weight_few[grid](g, x, out, M=M, W=W, **sizes, **precision(how), **t)
     else:
         grid = (triton.cdiv(O, t["BO"]), triton.cdiv(C, t["BC"]) * R * S, K * parts)
-        _conv_weight[grid](_as_planes(g, 0, 1), _as_planes(x, pad, S), out, K, B=B, **sizes, **precision(how), **t)
-    return out[0] if parts == 1 else out.sum(0)
+        _conv_weight[grid](_as_planes(g, 0, 1), _as_planes(x, pad, S), out, B=B, **sizes, **precision(how), **t)
+    return out, _shifts(g, shifted, SUMS)
+
+
+def _shifts(g: Tensor, shifted: int, parts: int) -> Tensor:
+    K, M, O = g.shape[0], g.shape[1:4].numel(), g.shape[4]
+    out = torch.empty(K, parts, O, device=g.device)
+    rows = shifted * g.shape[2] * g.shape[3]
+    BO, BM = _power(O, 16, 64), 32
+    blocks = triton.cdiv(triton.cdiv(rows, parts), BM)
+    _sum_pixels[(triton.cdiv(O, BO), K * parts)](g, out, M=M, O=O, SHIFTED=rows, PARTS=parts, BLOCKS=blocks, BM=BM, BO=BO)
+    return out
 
 
 def tiles(pixels: int, outputs: int) -> dict[str, int]:
@@ -216,20 +250,12 @@ def tiles(pixels: int, outputs: int) -> dict[str, int]:
     return {"BM": BM, "BN": BN, "BK": 32, "num_warps": 8 if BM * BN > 64 * 128 else 4, "num_stages": 3}
 
 
-def weight_tiles(clients: int, pixels: int, outputs: int, channels: int, taps: int) -> dict[str, int]:
-    """The tile of a program of `conv_weight`, and the number of parts that fill the chip; parts are summed in order."""
+def weight_tiles(outputs: int, channels: int) -> dict[str, int]:
+    """The tile of a program of `conv_weight` with many channels."""
     BO, BC = _power(outputs, 16, 128), _power(channels, 16, 128)
-    programs = clients * triton.cdiv(outputs, BO) * triton.cdiv(channels, BC) * taps
-    warps = 8 if BO * BC > 128 * 64 else 4
-    return {"BO": BO, "BC": BC, "BM": 32, "num_warps": warps, "num_stages": 3, "parts": _parts(programs, pixels)}
+    return {"BO": BO, "BC": BC, "BM": 32, "num_warps": 8 if BO * BC > 128 * 64 else 4, "num_stages": 3}
 
 
-def few_tiles(clients: int, pixels: int, outputs: int, channels: int, taps: int) -> dict[str, int]:
-    """The same for few channels."""
-    BO, BJ = _power(outputs, 16, 32), _power(channels * taps, 16, 128)
-    programs = clients * triton.cdiv(outputs, BO) * triton.cdiv(channels * taps, BJ)
-    return {"BO": BO, "BJ": BJ, "BM": 32, "num_warps": 4, "num_stages": 3, "parts": _parts(programs, pixels)}
-
-
-def _parts(programs: int, pixels: int) -> int:
-    return max(1, min(pixels // 256, 528 // programs))
+def few_tiles(outputs: int, columns: int) -> dict[str, int]:
+    """The same with few."""
+    return {"BO": _power(outputs, 16, 32), "BJ": _power(columns, 16, 128), "BM": 32, "num_warps": 4, "num_stages": 3}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp
 
+from fedmix.kernels.clients import over_clients
 from fedmix.kernels.conv import HAS_TRITON
 from fedmix.kernels.precision import current
 
@@ -103,23 +104,8 @@ def _(gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, how: str) -> Te
     return lstm_triton.lstm_backward(gh, acts, c, w, how)
 
 
-def _folded(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    """vmap: another leading axis joins that of the clients."""
-    moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip(tensors, dims, strict=False)]
-    return [t.flatten(0, 1) for t in moved]
-
-
-@_lstm.register_vmap
-def _(info: Any, dims: tuple[int | None, ...], p: Tensor, w: Tensor, how: str) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    results = _lstm(*_folded(info, dims, (p, w)), how)
-    return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0, 0, 0)
-
-
-@_lstm_backward.register_vmap
-def _(
-    info: Any, dims: tuple[int | None, ...], gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, how: str
-) -> tuple[Tensor, int]:
-    return _lstm_backward(*_folded(info, dims, (gh, acts, c, p, w)), how).unflatten(0, (info.batch_size, -1)), 0
+over_clients(_lstm)
+over_clients(_lstm_backward)
 
 
 class _Gradient(torch.autograd.Function):

@@ -152,25 +152,31 @@ def _backward(
     tl.store(carry_ptr + kept, back, mask=held)
 
 
-def _grid(K: int, B: int, D: int, units: int) -> tuple[tuple[int, int], dict[str, int]]:
-    return (triton.cdiv(D, units), K), {"BR": max(16, triton.next_power_of_2(B)), "BN": units, "BK": 64}
+FORWARD = {"BN": 16, "BK": 64, "num_warps": 4, "num_stages": 2}
+BACKWARD = {"BN": 16, "BK": 64, "num_warps": 4, "num_stages": 3}
 
 
-def lstm(p: Tensor, w: Tensor, how: str, units: int = 16) -> tuple[Tensor, Tensor, Tensor]:
+def _rows(B: int) -> int:
+    return max(16, triton.next_power_of_2(B))
+
+
+def lstm(p: Tensor, w: Tensor, how: str, **tile: int) -> tuple[Tensor, Tensor, Tensor]:
     p, w = p.contiguous(), w.contiguous()
     K, J, B, T, D = *p.shape[:4], p.shape[4] // 4
     h, c, acts = p.new_empty(K, J, B, T, D), p.new_empty(K, J, B, T, D), torch.empty_like(p)
-    grid, tile = _grid(K, B, D, units)
+    tile = FORWARD | tile
     for t in range(T):
-        _forward[grid](p, w, h, acts, c, t, J=J, B=B, T=T, D=D, **precision(how), **tile, num_warps=4, num_stages=2)
+        _forward[(triton.cdiv(D, tile["BN"]), K)](p, w, h, acts, c, t, J=J, B=B, T=T, D=D, BR=_rows(B), **precision(how), **tile)
     return h, acts, c
 
 
-def lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, w: Tensor, how: str, units: int = 16) -> Tensor:
+def lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, w: Tensor, how: str, **tile: int) -> Tensor:
     gh, w = gh.contiguous(), w.contiguous()
     K, J, B, T, D = gh.shape
     a, carry = torch.empty_like(acts), gh.new_empty(K, J, B, D)
-    grid, tile = _grid(K, B, D, units)
+    tile = BACKWARD | tile
     for t in reversed(range(T)):
-        _backward[grid](gh, acts, c, w, a, carry, t, J=J, B=B, T=T, D=D, **precision(how), **tile, num_warps=4, num_stages=3)
+        _backward[(triton.cdiv(D, tile["BN"]), K)](
+            gh, acts, c, w, a, carry, t, J=J, B=B, T=T, D=D, BR=_rows(B), **precision(how), **tile
+        )
     return a

@@ -50,10 +50,9 @@ def _linear(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
     return y, dy
 
 
-def _affine(module: Any, x: Tensor, dx: Tensor) -> Pair:
-    """f(x) = Ax + b, of which dx sees only A."""
-    y, dy = module.product(torch.cat([x, dx])).chunk(2)
-    return module.shift(y), dy
+def _by_itself(module: Any, x: Tensor, dx: Tensor) -> Pair:
+    y, dy = module.along(x, dx)
+    return y, dy
 
 
 def _relu(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
@@ -65,17 +64,10 @@ def _dropout(module: Any, x: Tensor, dx: Tensor) -> Pair:
     return x * kept, dx * kept
 
 
-_RULES: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor], Pair]] = {
+_RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Pair]] = {
     nn.Sequential: _in_order,
-    Linear: _affine,
-    Conv2d: _affine,
-    Embedding: _linear,
-    nn.Flatten: _linear,
-    nn.AvgPool2d: _linear,
-    LastStep: _linear,
-    nn.Identity: _linear,
+    **dict.fromkeys((Conv2d, Linear, MaxPool2d, LSTM), _by_itself),
+    **dict.fromkeys((Embedding, LastStep, nn.Flatten, nn.AvgPool2d, nn.Identity), _linear),
     nn.ReLU: _relu,
-    MaxPool2d: lambda module, x, dx: module.along(x, dx),
     KeyedDropout: _dropout,
-    LSTM: lambda module, x, dx: module.along(x, dx),
 }

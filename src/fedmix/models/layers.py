@@ -43,15 +43,12 @@ class Conv2d(nn.Conv2d):
         return type(layer) is nn.Conv2d and plain and pads[0] == pads[1] and layer.kernel_size[0] == layer.kernel_size[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.shift(self.product(x))
+        return conv2d(x, self.weight, self.bias, int(self.padding[0]), len(x))
 
-    def product(self, x: Tensor) -> Tensor:
-        """The convolution without its bias."""
-        return conv2d(x, self.weight, int(self.padding[0]))
-
-    def shift(self, y: Tensor) -> Tensor:
-        """y with the bias added."""
-        return y if self.bias is None else y + self.bias.view(-1, 1, 1)
+    def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
+        """x with the bias and dx without it, as one batch."""
+        y, dy = conv2d(torch.cat([x, dx]), self.weight, self.bias, int(self.padding[0]), len(x)).chunk(2)
+        return y, dy
 
 
 class Linear(nn.Linear):
@@ -63,14 +60,14 @@ class Linear(nn.Linear):
         return type(layer) is nn.Linear
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.shift(self.product(x))
+        return self._shifted(linear(x, self.weight))
 
-    def product(self, x: Tensor) -> Tensor:
-        """The product without the bias."""
-        return linear(x, self.weight)
+    def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
+        """x with the bias and dx without it, as one batch."""
+        y, dy = linear(torch.cat([x, dx]), self.weight).chunk(2)
+        return self._shifted(y), dy
 
-    def shift(self, y: Tensor) -> Tensor:
-        """y with the bias added."""
+    def _shifted(self, y: Tensor) -> Tensor:
         return y if self.bias is None else y + self.bias
 
 

@@ -1,6 +1,7 @@
-"""Time the convolution kernels over tile sizes on this GPU, for the layers of the paper's VGG: `python benchmarks/tiles.py OUT.json`.
+"""Time the convolution kernels over tile sizes on this GPU, for the layers of the paper's VGG.
 
-Kernels are compiled by several processes first; timing then runs alone. The best tiles found are what `kernels/conv_triton.py` chooses.
+`python benchmarks/tiles.py OUT.json [BATCH]`. Several processes compile first; timing then runs alone. What
+`kernels/conv_triton.py` chooses is printed beside the best that was found.
 """
 
 import itertools
@@ -16,22 +17,28 @@ import triton
 from torch import Tensor
 
 from fedmix.kernels import conv_triton as kernels
+from fedmix.kernels.sizes import MANY, parts
 
 CLIENTS = 15
-LAYERS = {"conv1": (32, 3, 32), "conv2": (32, 32, 64), "conv3": (16, 64, 128), "conv4": (16, 128, 128), "conv5": (8, 128, 256), "conv6": (8, 256, 256)}  # fmt: skip
+LAYERS = {
+    "conv1": (32, 3, 32), "conv2": (32, 32, 64), "conv3": (16, 64, 128),
+    "conv4": (16, 128, 128), "conv5": (8, 128, 256), "conv6": (8, 256, 256),
+}  # fmt: skip
 
 
 def cases(batch: int) -> Iterator[tuple[str, Callable[..., Tensor], list[dict[str, int]], float]]:
     """Name, call, tiles to try and GFLOP of every product of a step."""
-    for name, (size, C, O) in LAYERS.items():
+    for name, (size, C, O) in LAYERS.items():  # noqa: E741
         x = torch.randn(CLIENTS, batch, size, size, C, device="cuda")
         g = torch.randn(CLIENTS, batch, size, size, O, device="cuda")
         w = torch.randn(CLIENTS, O, 3, 3, C, device="cuda")
         flop = 2e-9 * CLIENTS * batch * size**2 * 9 * C * O
-        yield f"{name} forward", lambda x=x, w=w, **t: kernels.conv(x, w, 1, **t), list(_tiles(O)), flop
+        yield f"{name} forward", lambda x=x, w=w, **t: kernels.conv(x, w, None, 0, 1, **t), list(_tiles(O)), flop
         if name != "conv1":
             yield f"{name} input", lambda g=g, w=w, **t: kernels.conv_input(g, w, 1, **t), list(_tiles(C)), flop
-        yield f"{name} weight", lambda g=g, x=x, **t: kernels.conv_weight(g, x, 1, **t), list(_weight_tiles(O, C)), flop
+        cut = parts(batch * size**2, O, C, 9)
+        tried = list(_few_tiles(O, 9 * C) if C < MANY else _weight_tiles(O, C))
+        yield f"{name} weight", lambda g=g, x=x, n=cut, **t: kernels.conv_weight(g, x, 0, 1, n, **t)[0], tried, flop
 
 
 def _tiles(outputs: int) -> Iterator[dict[str, int]]:
@@ -44,12 +51,15 @@ def _tiles(outputs: int) -> Iterator[dict[str, int]]:
 
 
 def _weight_tiles(outputs: int, channels: int) -> Iterator[dict[str, int]]:
-    for BO, BC, BM, num_warps in itertools.product((32, 64, 128), (16, 32, 64, 128), (32, 64), (4, 8)):
-        fits = outputs >= BO and max(16, channels) >= BC and (BC > 16 or channels < 16)
-        if fits and (BO * BC >= 64 * 64 or num_warps == 4) and (BO * BC < 128 * 128 or num_warps == 8):
-            programs = CLIENTS * triton.cdiv(outputs, BO) * triton.cdiv(channels, BC) * 9
-            for parts in {1, max(1, 264 // programs), max(1, 528 // programs), max(1, 1056 // programs)}:
-                yield {"BO": BO, "BC": BC, "BM": BM, "num_warps": num_warps, "num_stages": 3, "parts": parts}
+    for BO, BC, BM, num_warps in itertools.product((64, 128), (64, 128), (32, 64), (4, 8)):
+        if BO <= outputs and BC <= channels and (BO * BC < 128 * 128 or num_warps == 8):
+            yield {"BO": BO, "BC": BC, "BM": BM, "num_warps": num_warps, "num_stages": 3}
+
+
+def _few_tiles(outputs: int, columns: int) -> Iterator[dict[str, int]]:
+    for BO, BJ, BM in itertools.product((32, 64), (32, 64, 128), (32, 64)):
+        if BO <= outputs and BJ <= max(32, columns):
+            yield {"BO": BO, "BJ": BJ, "BM": BM, "num_warps": 4, "num_stages": 3}
 
 
 def compile_share(batch: int, share: int, of: int) -> None:

@@ -219,7 +219,7 @@ class ConvWeight(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, dg: Tensor | None, dx: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
         g, x = ctx.saved_tensors
-        shifted, pad, how = ctx.how
+        _, pad, how = ctx.how
         pairs = [] if dg is None else [ConvWeight.apply(dg, x, *ctx.how)]
         pairs += [] if dx is None else [ConvWeight.apply(g, dx, 0, pad, how)]
         dw, db = (sum(p[1:], p[0]) for p in zip(*pairs, strict=True))

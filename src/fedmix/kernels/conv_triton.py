@@ -237,7 +237,8 @@ def _shifts(g: Tensor, shifted: int, parts: int) -> Tensor:
     K, M, O = g.shape[0], g.shape[1:4].numel(), g.shape[4]
     out = torch.empty(K, parts, O, device=g.device)
     rows = shifted * g.shape[2] * g.shape[3]
-    BO, BM = _power(O, 16, 64), 32
+    BO = _power(O, 16, 64)
+    BM = 4096 // BO
     blocks = triton.cdiv(triton.cdiv(rows, parts), BM)
     _sum_pixels[(triton.cdiv(O, BO), K * parts)](g, out, M=M, O=O, SHIFTED=rows, PARTS=parts, BLOCKS=blocks, BM=BM, BO=BO)
     return out

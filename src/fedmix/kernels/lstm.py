@@ -1,6 +1,6 @@
 """The recurrence of an LSTM over a whole sequence, fast when every client has weights of its own.
 
-With p the gates' inputs (B, T, 4D): a = p_t + h_{t−1}·wᵀ, cut into four; i, f, o = σ(a), g = tanh(a); c ← f·c + i·g; h ← o·tanh(c).
+With p the gates' inputs (B, T, 4D): a = p_t + h_{t−1}·wᵀ; of its four parts i, f, o = σ(a), g = tanh(a); c ← f·c + i·g, h ← o·tanh(c).
 The kernels take (K, J, B, T, 4D): K clients, and J = 2 where a derivative goes along with the value.
 """
 

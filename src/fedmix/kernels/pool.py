@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def largest(x: Tensor) -> Tensor:
-    """Which of every two by two of (B, C, H, W) is the largest, 0 to 3 in reading order; the first of equal ones, as in PyTorch."""
+    """Which of every two by two of (B, C, H, W) is the largest, 0 to 3 in reading order; of equal ones the first, as in PyTorch."""
     a, b, c, d = _quarters(x)
     above, below = b > a, d > c
     lower = torch.where(below, d, c) > torch.where(above, b, a)
@@ -61,11 +61,11 @@ class _Put(torch.autograd.Function):
 
     @staticmethod
     def forward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
-        rows, columns = (torch.arange(2 * n, device=g.device) for n in g.shape[-2:])
-        here = rows[:, None] % 2 * 2 + columns % 2
-        spread = g.repeat_interleave(2, -2).repeat_interleave(2, -1), which.repeat_interleave(2, -2).repeat_interleave(2, -1)
-        put = torch.where(spread[1] == here, spread[0], 0)
-        return torch.nn.functional.pad(put, (0, width - put.shape[-1], 0, height - put.shape[-2]))
+        here = torch.arange(4, device=g.device).view(2, 1, 2)
+        spread = torch.where(which[..., :, None, :, None] == here, g[..., :, None, :, None], 0)
+        put = spread.reshape(*g.shape[:-2], 2 * g.shape[-2], 2 * g.shape[-1])
+        odd = height - put.shape[-2], width - put.shape[-1]
+        return torch.nn.functional.pad(put, (0, odd[1], 0, odd[0])) if any(odd) else put
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fedmix import Training
 from fedmix.objectives import Needs
-from fedmix.plan import ClientPlan, choose_clients, draw_plan, stack
+from fedmix.plan import ClientPlan, choose_clients, draw_plan, draw_plans, stack
+from fedmix.rng import stream
 
 Array = np.ndarray[Any, Any]
 TRAINING = Training(clients_per_round=2, epochs=3, batch_size=10)
@@ -79,6 +80,21 @@ def test_seed_round_and_client_each_change_every_draw(other: dict[str, Any]) -> 
 def test_round_and_client_are_not_mixed_up() -> None:
     assert not np.array_equal(plan(round_=1, client=2).rows, plan(round_=2, client=1).rows)
     assert not np.array_equal(plan(seed=1, round_=2).keys, plan(seed=2, round_=1).keys)
+
+
+def test_clients_draw_for_themselves_what_is_drawn_for_all() -> None:
+    """Plans of many clients at once are those drawn one by one, from streams that anyone can make again."""
+    clients, samples, entries = [4, 0, 70_001], [23, 7, 40], [np.arange(9), np.array([2, 5]), np.arange(100)]
+    together = draw_plans(6, 3, clients, samples, TRAINING, EVERYTHING, entries=entries, pad=2)
+    for k, n, mine, many in zip(clients, samples, entries, together, strict=True):
+        alone = draw_plan(6, 3, k, n, TRAINING, EVERYTHING, entries=mine, pad=2)
+        for one, other in zip(alone, many, strict=True):
+            np.testing.assert_array_equal(there(one), there(other))
+        steps, order = 3 * -(-n // 10), stream(6, "batches", 3, k)
+        expected = np.concatenate([order.permutation(n) for _ in range(3)])
+        np.testing.assert_array_equal(many.rows[many.mask], expected)
+        np.testing.assert_array_equal(there(many.means), mine[stream(6, "means", 3, k).integers(0, len(mine), (steps, 10))])
+        np.testing.assert_array_equal(there(many.partners), stream(6, "partners", 3, k).integers(0, n, (steps, 10)))
 
 
 # Clients

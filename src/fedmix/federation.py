@@ -18,7 +18,7 @@ from fedmix.exchange import Exchange, MeanExchange, Traffic
 from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.functional import Model, check_fits
 from fedmix.objectives.base import Objective
-from fedmix.plan import choose_clients, draw_plan
+from fedmix.plan import choose_clients, draw_plans
 from fedmix.server import average
 from fedmix.training import Training
 
@@ -120,18 +120,14 @@ class Federation:
         self._take_changes(self.round)
         chosen = choose_clients(self.seed, self.round, len(self.data.clients), self.training.clients_per_round)
         pool, traffic = self._exchange_means(chosen)
-        samples = {int(k): int(self.data.clients.sizes[k]) for k in chosen}
-        everyone = len(self.data.clients.flat)
-        plans = [
-            draw_plan(
-                self.seed, self.round, k, n, self.training, self.needs,
-                entries=self.exchange.entries_for(k) if self.exchange else None,
-                everyone=everyone, pad=self.data.transform.pad,
-            )
-            for k, n in samples.items()
-        ]  # fmt: skip
+        clients, samples = chosen.tolist(), self.data.clients.sizes[chosen].tolist()
+        plans = draw_plans(
+            self.seed, self.round, clients, samples, self.training, self.needs,
+            entries=[self.exchange.entries_for(k) for k in clients] if self.exchange else None,
+            everyone=len(self.data.clients.flat), pad=self.data.transform.pad,
+        )  # fmt: skip
         work = Work(self.round + 1, chosen, plans, self.params, self.training.rate(self.round), pool)
-        self.params, loss = average(self.engine.run_round(self.resident, work), samples)
+        self.params, loss = average(self.engine.run_round(self.resident, work), dict(zip(clients, samples, strict=True)))
         each = self._model_bytes(0) * len(chosen)
         return loss, traffic + Traffic(models_up=each, models_down=each)
 

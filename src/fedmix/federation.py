@@ -14,7 +14,7 @@ from fedmix.data.federated import FederatedData
 from fedmix.engines import Engine, Sequential, Vectorised, Work
 from fedmix.errors import BadInput
 from fedmix.evaluation import ClientScores, evaluate, evaluate_clients
-from fedmix.exchange import Exchange, MeanExchange, Traffic
+from fedmix.exchange import Exchange, MeanExchange, Pool, Traffic
 from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.functional import Model, check_fits
 from fedmix.objectives.base import Objective
@@ -88,6 +88,7 @@ class Federation:
             self.engine = Sequential(self.model, objective, training)
         else:
             raise BadInput(f"engine {engine!r} is unknown; choose 'vectorised' or 'sequential'")
+        self._latest: tuple[Pool, Received] | None = None
         self.round = 0
         self.traffic = Traffic()
 
@@ -157,11 +158,16 @@ class Federation:
         if layer and self.exchange.how.source == "pool":
             others = len(self.data.clients) - len(chosen)
             traffic = traffic + Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * others)
-        pool = self.exchange.pool
+        return self._received(self.exchange.pool), traffic
+
+    def _received(self, pool: Pool | None) -> Received:
+        """The pool as model inputs (or hidden states), made once for each version of it."""
         assert pool is not None
-        x = pool.x if layer else self.data.transform.normalise(pool.x)
-        dtype = next(iter(self.params.values())).dtype
-        return Received(x.to(self.device, dtype), pool.y.to(self.device, dtype)), traffic
+        if self._latest is None or self._latest[0] is not pool:
+            x = pool.x if self.needs.layer else self.data.transform.normalise(pool.x)
+            dtype = next(iter(self.params.values())).dtype
+            self._latest = pool, Received(x.to(self.device, dtype), pool.y.to(self.device, dtype))
+        return self._latest[1]
 
     def _model_bytes(self, layer: int) -> int:
         return sum(self.params[n].numel() * 4 for n in self.model.tail(layer).names)

@@ -32,7 +32,7 @@ def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
 
 
 def streams(seed: int, purpose: str, *where: int | Array) -> Iterator[np.random.Generator]:
-    """The generators that `stream` gives at each of many places, in a tenth of the time; places lie below 2^32, numbers are for all of them.
+    """The generators that `stream` gives at each of many places (below 2^32), in a tenth of the time.
 
     >>> several = streams(0, "batches", 3, np.array([7, 8]))
     >>> [int(g.integers(100)) for g in several] == [int(stream(0, "batches", 3, k).integers(100)) for k in (7, 8)]
@@ -71,7 +71,7 @@ def _seed_states(words: list[int | Array]) -> Array:
     def mixed(a: Array, b: Array) -> Array:
         return _folded(a * np.uint32(0xCA01F9DD) - b * np.uint32(0x4973F715))
 
-    pool = [hashed(word, 0x931E8875) for word in (by_place + [np.zeros_like(by_place[0])])[:4]]
+    pool = [hashed(word, 0x931E8875) for word in [*by_place, np.zeros_like(by_place[0])][:4]]
     for source in range(4):
         for target in range(4):
             if source != target:

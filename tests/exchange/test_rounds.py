@@ -11,7 +11,7 @@ from torch import nn
 from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, NaiveMix, Supervised, Training, models
 from fedmix.data import FederatedData, from_arrays
 from fedmix.engines import Work
-from fedmix.exchange import MeanExchange, Traffic
+from fedmix.exchange import MeanExchange, Releases, Traffic
 from fedmix.server import Updates
 
 Array = np.ndarray[Any, Any]
@@ -53,6 +53,11 @@ def pool_x(mean: MeanExchange) -> torch.Tensor:
     return mean.pool.x
 
 
+def released(mean: MeanExchange) -> Releases:
+    assert mean.releases is not None
+    return mean.releases
+
+
 # What is sent when
 
 
@@ -77,28 +82,39 @@ def test_nothing_is_resent_while_nothing_changed() -> None:
 def test_only_changed_clients_resend() -> None:
     data = made()
     mean = exchange(data, m=2)
-    old = dict(mean.releases)
+    old = released(mean)
     data = data.with_clients({2: [20, 21, 22, 23, 24], 4: [25, 26, 27, 28]})
     mean.changed([2, 4])
     # Clients 2 and 4 now hold 5 and 4 samples: two means each. The others' 4, 2 and 3 samples gave 2 + 1 + 1.
     assert mean.refresh(data, data.units) == Traffic(means_up=4 * (D + C) * VALUE, pool=8 * (D + C) * VALUE)
     assert mean.version == 2
     for k in (0, 1, 3):
-        assert mean.releases[k] is old[k]
-    sums = [mean.releases[2].x[0] * 2 + mean.releases[2].x[1] * 3, mean.releases[4].x.sum(0) * 2]
+        assert torch.equal(released(mean).of(k).x, old.of(k).x)
+    sums = [released(mean).of(2).x[0] * 2 + released(mean).of(2).x[1] * 3, released(mean).of(4).x.sum(0) * 2]
     np.testing.assert_allclose(sums[0].numpy(), data.x[20:25].sum(0), rtol=1e-5)
     np.testing.assert_allclose(sums[1].numpy(), data.x[25:29].sum(0), rtol=1e-5)
     assert mean.refresh(data, data.units) == Traffic()
 
 
+def test_who_did_not_change_sends_nothing_again() -> None:
+    """With noise, a second release would be another one."""
+    data = made()
+    mean = exchange(data, m=2, noise=0.5)
+    before = released(mean)
+    mean.changed([3])
+    mean.refresh(data, data.units)
+    for k in range(N):
+        assert torch.equal(released(mean).of(k).x, before.of(k).x) == (k != 3)
+
+
 def test_a_client_that_falls_below_the_cutoff_is_forgotten() -> None:
     data = made()
     mean = exchange(data, cutoff=3)  # client 1 has two samples
-    assert sorted(mean.releases) == [0, 2, 3, 4]
+    assert np.unique(released(mean).owner).tolist() == [0, 2, 3, 4]
     data = data.with_clients({2: [20]})
     mean.changed([2])
     assert mean.refresh(data, data.units) == Traffic(means_up=0, pool=3 * (D + C) * VALUE)
-    assert sorted(mean.releases) == [0, 3, 4]
+    assert np.unique(released(mean).owner).tolist() == [0, 3, 4]
 
 
 def test_a_cutoff_for_everybody_is_refused() -> None:
@@ -141,11 +157,11 @@ def test_changed_data_is_grouped_anew() -> None:
     """The rows are the same, but said to have changed: twelve are split into sixes again, with the same sum in all."""
     data = made(sizes=(12, 12))
     mean = exchange(data, m=6)
-    old = mean.releases[0].x
+    old = released(mean).of(0).x
     mean.changed([0])
     mean.refresh(data, data.units)
-    assert not torch.allclose(mean.releases[0].x, old)
-    np.testing.assert_allclose(mean.releases[0].x.sum(0).numpy(), old.sum(0).numpy(), rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(released(mean).of(0).x, old)
+    np.testing.assert_allclose(released(mean).of(0).x.sum(0).numpy(), old.sum(0).numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_every_round() -> None:
@@ -209,21 +225,21 @@ def test_noise_differs_between_clients_and_seeds_and_not_between_runs() -> None:
     data = made()
     clean = exchange(data)
     noisy, again, other = (exchange(data, seed, noise=0.5) for seed in (0, 0, 1))
-    drawn = {k: (noisy.releases[k].x - clean.releases[k].x).numpy() for k in range(N)}
+    drawn = {k: (released(noisy).of(k).x - released(clean).of(k).x).numpy() for k in range(N)}
     assert len({tuple(np.round(d[0], 4)) for d in drawn.values()}) == N
     for k in range(N):
-        assert torch.equal(noisy.releases[k].x, again.releases[k].x)
-        assert torch.equal(noisy.releases[k].y, clean.releases[k].y)
-        assert not torch.allclose(noisy.releases[k].x, other.releases[k].x)
+        assert torch.equal(released(noisy).of(k).x, released(again).of(k).x)
+        assert torch.equal(released(noisy).of(k).y, released(clean).of(k).y)
+        assert not torch.allclose(released(noisy).of(k).x, released(other).of(k).x)
 
 
 def test_noise_is_drawn_anew_when_a_client_sends_again() -> None:
     data = made()
     mean = exchange(data, noise=0.5)
-    first = mean.releases[0].x
+    first = released(mean).of(0).x
     mean.changed([0])
     mean.refresh(data, data.units)
-    assert not torch.allclose(mean.releases[0].x, first)
+    assert not torch.allclose(released(mean).of(0).x, first)
 
 
 # The paper's controls

@@ -34,6 +34,7 @@ from fedmix.data.transforms import Images
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import Experiment
 from fedmix.federation import Federation, Round
+from fedmix.files import write_whole
 
 CHECKPOINT_SECONDS = 5.0
 GALLERY = 12
@@ -132,20 +133,22 @@ class Run:
 
     def _begin(self, root: Path | None, command: str) -> tuple[Federation, float]:
         """The federation at the round it had reached, and the seconds spent so far."""
+        for left in self.folder.glob(".*.partial"):
+            left.unlink()  # by a process that was killed in mid-write
         federation = self.experiment.federation(root)
         saved = self._saved()
         if saved is None:
             for name, content in _description(federation, command).items():
-                _replace(self.folder / name, content)
-            _replace(self.folder / "metrics.jsonl", b"")
-            _replace(self.folder / "experiment.toml", self.experiment.toml().encode())
+                write_whole(self.folder / name, content)
+            write_whole(self.folder / "metrics.jsonl", b"")
+            write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())
             return federation, 0.0
         state, about = saved
         if about["experiment"] != _identity(self.experiment):
             raise self._changed("checkpoint")
         federation.restore(state)
         self._cut_metrics(federation.round)
-        _replace(self.folder / "experiment.toml", self.experiment.toml().encode())  # it may ask for more rounds than before
+        write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())  # it may ask for more rounds than before
         return federation, float(about["seconds"])
 
     def _saved(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
@@ -165,7 +168,7 @@ class Run:
 
         about = {"experiment": _identity(self.experiment), "seconds": repr(seconds)}
         state = {name: t.contiguous() for name, t in federation.state().items()}
-        _replace(self.folder / "checkpoint.safetensors", save(state, about))
+        write_whole(self.folder / "checkpoint.safetensors", save(state, about))
 
     def _cut_metrics(self, rounds: int) -> None:
         """Drop what was written after the checkpoint, a torn last line included; it will come again."""
@@ -175,12 +178,12 @@ class Run:
             raise BadInput(
                 f"{path} lacks some of the {rounds} rounds before the checkpoint; delete checkpoint.safetensors to start anew"
             )
-        _replace(path, "".join(line + "\n" for line in lines).encode())
+        write_whole(path, "".join(line + "\n" for line in lines).encode())
 
     def _finish(self) -> dict[str, Any]:
         lines = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
         summary = summarise(lines, self.experiment)
-        _replace(self.folder / "summary.json", _json(summary))
+        write_whole(self.folder / "summary.json", _json(summary))
         return summary
 
 
@@ -296,21 +299,11 @@ def _gallery(federation: Federation, path: Path) -> None:
 
     assert exchange.pool is not None
     samples = data.units(np.stack([data.x[data.clients[k][0]] for k in range(min(GALLERY, len(data.clients)))]))
-    _replace(path, save({"means": exchange.pool.x[:GALLERY].contiguous(), "samples": samples.contiguous()}))
+    write_whole(path, save({"means": exchange.pool.x[:GALLERY].contiguous(), "samples": samples.contiguous()}))
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 @contextmanager

@@ -196,7 +196,7 @@ def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(runs, "_replace", refuse)
+    monkeypatch.setattr(runs, "write_whole", refuse)
     with pytest.raises(BadInput, match=r"cannot be written \(Permission denied\); choose another folder with --out"):
         Run(tiny(), tmp_path / "there").execute()
     (tmp_path / "file").touch()

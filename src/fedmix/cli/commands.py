@@ -201,13 +201,13 @@ def write_reports(
     if not (pictures or csv or html):
         return
     from fedmix import report
-    from fedmix.report.files import write_whole
+    from fedmix.report.files import write
 
     runs = report.load_runs(list(folders))
     for picture in pictures:
         report.draw(runs, picture)
     if csv:
-        write_whole(csv, report.table(runs).csv().encode())
+        write(csv, report.table(runs).csv().encode())
     if html:
         report.write_html(runs, html)
     for written in (*pictures, *([csv] if csv else []), *([html] if html else [])):

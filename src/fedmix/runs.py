@@ -4,6 +4,7 @@
     environment.json        where and how it ran      checkpoint.safetensors  what the next round depends on
     clients.json            who holds how much        summary.json            written last: the run is done
     gallery.safetensors     some of the exchanged means, for image data
+    means-V.safetensors     version V of the released means, of which the checkpoint names one; written once
 
 Files are written beside and renamed, so each is whole or absent; metrics are appended, and cut back to the checkpoint when a
 run goes on. No file is ever unpickled.
@@ -38,6 +39,7 @@ from fedmix.files import write_whole
 
 CHECKPOINT_SECONDS = 5.0
 GALLERY = 12
+RELEASED = ("exchange.owner", "exchange.x", "exchange.y")  # the large part of a state: the same until the next version
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -52,6 +54,7 @@ class Run:
 
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         self.experiment, self.folder = experiment, folder
+        self._means: str | None = None  # the file of released means that is known to be whole
 
     @staticmethod
     def open(folder: Path) -> "Run":
@@ -152,23 +155,40 @@ class Run:
         return federation, float(about["seconds"])
 
     def _saved(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        if not (self.folder / "checkpoint.safetensors").is_file():
+            return None
+        state, about = self._read("checkpoint.safetensors")
+        self._means = about.get("means")
+        if self._means:
+            state |= self._read(self._means)[0]
+        return state, about
+
+    def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         from safetensors import SafetensorError, safe_open
 
-        path = self.folder / "checkpoint.safetensors"
-        if not path.is_file():
-            return None
+        path = self.folder / name
         try:
             with safe_open(path, framework="pt") as file:
                 return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118 - not a dict
         except (SafetensorError, OSError) as error:
-            raise BadInput(f"{path} is damaged ({error}); delete it to start this run anew") from None
+            raise BadInput(f"{path} is damaged ({error}); delete checkpoint.safetensors to start this run anew") from None
 
     def _checkpoint(self, federation: Federation, seconds: float) -> None:
+        """Write what the next round depends on: a new version of the released means first; the old one goes last."""
         from safetensors.torch import save
 
         about = {"experiment": _identity(self.experiment), "seconds": repr(seconds)}
         state = {name: t.contiguous() for name, t in federation.state().items()}
+        released = {name: state.pop(name) for name in RELEASED if name in state}
+        if released:
+            about["means"] = f"means-{int(state['exchange.version'])}.safetensors"
+            if about["means"] != self._means:
+                write_whole(self.folder / about["means"], save(released))
+                self._means = about["means"]
         write_whole(self.folder / "checkpoint.safetensors", save(state, about))
+        for old in self.folder.glob("means-*.safetensors"):
+            if old.name != self._means:
+                old.unlink()
 
     def _cut_metrics(self, rounds: int) -> None:
         """Drop what was written after the checkpoint, a torn last line included; it will come again."""

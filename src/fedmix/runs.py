@@ -268,12 +268,13 @@ def _identity(experiment: Experiment) -> str:
 
 
 def _description(federation: Federation, command: str) -> dict[str, bytes]:
-    data = federation.data
-    counts = []
-    if data.classes is not None:
-        counts = [np.bincount(data.y[data.clients[k]], minlength=data.classes).tolist() for k in range(len(data.clients))]
-    clients = {"classes": data.classes, "sizes": data.clients.sizes.tolist(), "counts": counts}
-    return {"environment.json": _json(environment(federation.device, command)), "clients.json": _json(clients)}
+    data, counts = federation.data, federation.data.class_counts()
+    clients = {
+        "classes": data.classes,
+        "sizes": data.clients.sizes.tolist(),
+        "counts": [] if counts is None else counts.tolist(),
+    }
+    return {"environment.json": _json(environment(federation.device, command)), "clients.json": _json(clients, indent=None)}
 
 
 def environment(device: torch.device, command: str) -> dict[str, str]:
@@ -322,8 +323,8 @@ def _gallery(federation: Federation, path: Path) -> None:
     write_whole(path, save({"means": exchange.pool.x[:GALLERY].contiguous(), "samples": samples.contiguous()}))
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()
+def _json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
+    return (json.dumps(value, indent=indent) + "\n").encode()
 
 
 @contextmanager

@@ -175,6 +175,14 @@ class FederatedData:
         """The shape of one model input."""
         return tuple(self.inputs(np.asarray(self.x[:1])).shape[1:])
 
+    def class_counts(self) -> Array | None:
+        """How many samples of each class every client holds (clients, classes); None where there are no classes."""
+        if self.classes is None:
+            return None
+        client = np.repeat(np.arange(len(self.clients)), self.clients.sizes)
+        cell = client * self.classes + self.y[self.clients.flat].astype(np.int64)
+        return np.bincount(cell, minlength=len(self.clients) * self.classes).reshape(-1, self.classes)
+
     def units(self, raw: Array) -> Tensor:
         """Samples in the units in which means are taken and exchanged (pixels in [0, 1], one-hot characters, or as they are)."""
         return self.transform.units(torch.from_numpy(np.ascontiguousarray(raw)))

@@ -1,6 +1,5 @@
 """The exchange over rounds: who resends when, what each client holds, and every byte counted by hand."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ from torch import nn
 
 from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, NaiveMix, Supervised, Training, models
 from fedmix.data import FederatedData, from_arrays
-from fedmix.engines import Work
 from fedmix.exchange import MeanExchange, Releases, Traffic
-from fedmix.server import Updates
+from tests.synthetic import listen, one_after_another
 
 Array = np.ndarray[Any, Any]
 SIZES = (4, 2, 6, 3, 5)
@@ -25,8 +23,7 @@ def made(seed: int = 0, sizes: tuple[int, ...] = SIZES) -> FederatedData:
     rng = np.random.default_rng(seed)
     total = sum(sizes)
     x, y = rng.standard_normal((total + 10, D)), rng.integers(0, C, total + 10)
-    clients = np.split(np.arange(total), np.cumsum(sizes)[:-1])
-    return from_arrays(x, y, clients, (x[:4], y[:4]), classes=C)
+    return from_arrays(x, y, one_after_another(sizes), (x[:4], y[:4]), classes=C)
 
 
 def exchange(data: FederatedData, seed: int = 0, **how: Any) -> MeanExchange:
@@ -332,27 +329,11 @@ def test_state_and_restore(how: dict[str, Any]) -> None:
 # Every byte of a run
 
 
-class Listening:
-    """An engine that notes who was chosen."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner, self.seen = inner, list[list[int]]()
-
-    def run_round(self, data: Any, work: Work) -> Iterator[Updates]:
-        self.seen.append([int(k) for k in work.clients])
-        yield from self.inner.run_round(data, work)
-
-
-def listen(federation: Federation) -> list[list[int]]:
-    federation.engine = listening = Listening(federation.engine)
-    return listening.seen
-
-
 def test_traffic_of_a_run() -> None:
     """2·N·(d_i + C) values for the exchange (the paper's 2·N·d_i, with labels), 2·K·p_m for the models of a round."""
     K, parameters = 2, D * C + C
     federation = Federation(nn.Linear(D, C), made(), FedMix(0.1), Training(K, batch_size=4), seed=1)
-    chosen = listen(federation)
+    work = listen(federation)
     size = N * (D + C) * VALUE
     had: set[int] = set()
     total = Traffic()
@@ -361,14 +342,14 @@ def test_traffic_of_a_run() -> None:
         assert t.models_up + t.models_down == 2 * K * parameters * VALUE
         assert t.models_up == t.models_down
         assert t.means_up + t.pool == (2 * N * (D + C) * VALUE if finished.round == 1 else 0)
-        new = set(chosen[-1]) - had
+        new = set(work[-1].clients.tolist()) - had
         had |= new
         assert t.means_down == size * len(new)
         assert (t.up, t.down) == (t.models_up + t.means_up, t.models_down + t.means_down)
         total = total + t
     assert 2 < len(had) <= N
     assert federation.traffic == total
-    assert total.means_down == size * len({k for round_ in chosen for k in round_})
+    assert total.means_down == size * len({k for round_ in work for k in round_.clients.tolist()})
 
 
 def test_traffic_after_a_change() -> None:

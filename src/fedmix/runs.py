@@ -7,7 +7,8 @@
     means-V.safetensors     version V of the released means, of which the checkpoint names one; written once
 
 Files are written beside and renamed, so each is whole or absent; metrics are appended, and cut back to the checkpoint when a
-run goes on. No file is ever unpickled.
+run goes on. Where clients have test samples of their own, clients.json gets their scores when the run is done. No file is ever
+unpickled.
 """
 
 import errno
@@ -31,6 +32,7 @@ import torch
 from torch import Tensor
 
 from fedmix import __version__
+from fedmix.data import FederatedData
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import Experiment
@@ -104,7 +106,7 @@ class Run:
                     listen(line)
                     if stop and not last:
                         raise Interrupted(f"stopped after round {federation.round}; go on with: fedmix resume {self.folder}")
-            return self._finish()
+            return self._finish(federation)
 
     def _finished(self) -> dict[str, Any] | None:
         done = self.summary
@@ -141,8 +143,8 @@ class Run:
         federation = self.experiment.federation(root)
         saved = self._saved()
         if saved is None:
-            for name, content in _description(federation, command).items():
-                write_whole(self.folder / name, content)
+            write_whole(self.folder / "environment.json", _json(environment(federation.device, command)))
+            write_whole(self.folder / "clients.json", _clients(federation.data))
             write_whole(self.folder / "metrics.jsonl", b"")
             write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())
             return federation, 0.0
@@ -200,7 +202,9 @@ class Run:
             )
         write_whole(path, "".join(line + "\n" for line in lines).encode())
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self, federation: Federation) -> dict[str, Any]:
+        if federation.data.test_clients is not None:
+            write_whole(self.folder / "clients.json", _clients(federation.data, federation.evaluate_clients().scores.tolist()))
         lines = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
         summary = summarise(lines, self.experiment)
         write_whole(self.folder / "summary.json", _json(summary))
@@ -267,14 +271,17 @@ def _identity(experiment: Experiment) -> str:
     return experiment.with_settings({"rounds": 1}).id
 
 
-def _description(federation: Federation, command: str) -> dict[str, bytes]:
-    data, counts = federation.data, federation.data.class_counts()
+def _clients(data: FederatedData, scores: list[float] | None = None) -> bytes:
+    """Who holds how much, and the last model's score on each client's own test samples where that is known."""
+    counts = data.class_counts()
     clients = {
         "classes": data.classes,
         "sizes": data.clients.sizes.tolist(),
         "counts": [] if counts is None else counts.tolist(),
     }
-    return {"environment.json": _json(environment(federation.device, command)), "clients.json": _json(clients, indent=None)}
+    if scores is not None:
+        clients["scores"] = [score if math.isfinite(score) else None for score in scores]
+    return _json(clients, indent=None)
 
 
 def environment(device: torch.device, command: str) -> dict[str, str]:

@@ -89,6 +89,24 @@ def test_folder_holds_what_it_should(tmp_path: Path) -> None:
     assert gallery["means"].shape == (10, 1, 8, 8)
 
 
+def test_scores_by_client(tmp_path: Path) -> None:
+    """Patients are spread over clients with test samples of their own: weighted by these, the scores give the pooled one."""
+    values = {
+        "data": {"name": "diabetes", "clients": 8}, "model": {"name": "mlp"}, "objective": {"name": "fedavg"},
+        "training": {"clients_per_round": 3}, "rounds": 2,
+    }  # fmt: skip
+    spec = Experiment.of(values)
+    summary = Run(spec, tmp_path).execute()
+    clients = json.loads((tmp_path / "clients.json").read_text())
+    tests = spec.build_data().test_clients
+    assert tests is not None
+    assert len(clients["scores"]) == len(clients["sizes"]) == 8
+    weighted = sum(s * n for s, n in zip(clients["scores"], tests.sizes, strict=True)) / tests.sizes.sum()
+    assert weighted == pytest.approx(summary["last"], rel=1e-6)
+    Run(tiny(rounds=1), tmp_path / "digits").execute()  # whose test samples belong to nobody
+    assert "scores" not in json.loads((tmp_path / "digits/clients.json").read_text())
+
+
 def test_a_finished_run_is_not_run_again_but_can_be_made_longer(tmp_path: Path) -> None:
     Run(tiny(rounds=2), tmp_path / "a").execute()
     rounds: list[int] = []

@@ -60,6 +60,7 @@ def test_many_streams_at_once_are_the_streams_one_by_one(seed: int, purpose: str
     one_place, five = next(streams(seed, purpose, 3)), next(streams(seed, purpose, 3, 1, 2, np.array([4]), 5))
     assert one_place.random() == stream(seed, purpose, 3).random()
     assert five.random() == stream(seed, purpose, 3, 1, 2, 4, 5).random()
+    assert next(streams(np.int64(5), purpose, 1)).random() == stream(5, purpose, 1).random()  # type: ignore[arg-type] # happens
 
 
 def test_purposes_have_different_numbers() -> None:

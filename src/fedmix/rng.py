@@ -38,6 +38,7 @@ def streams(seed: int, purpose: str, *where: int | Array) -> Iterator[np.random.
     >>> [int(g.integers(100)) for g in several] == [int(stream(0, "batches", 3, k).integers(100)) for k in (7, 8)]
     True
     """
+    seed = int(seed)  # numpy's integers have no bit_length everywhere
     seed_words = [seed >> shift & _MASK for shift in range(0, max(seed.bit_length(), 1), 32)]
     for state in _seed_states([*seed_words, zlib.crc32(purpose.encode()), *where]):
         yield np.random.Generator(np.random.PCG64(_Seeded(state)))  # type: ignore[arg-type] # its stub asks for a subclass

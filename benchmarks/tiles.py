@@ -52,13 +52,13 @@ def _tiles(outputs: int) -> Iterator[dict[str, int]]:
 
 def _weight_tiles(outputs: int, channels: int) -> Iterator[dict[str, int]]:
     for BO, BC, BM, num_warps in itertools.product((64, 128), (64, 128), (32, 64), (4, 8)):
-        if BO <= outputs and BC <= channels and (BO * BC < 128 * 128 or num_warps == 8):
+        if outputs >= BO and channels >= BC and (BO * BC < 128 * 128 or num_warps == 8):
             yield {"BO": BO, "BC": BC, "BM": BM, "num_warps": num_warps, "num_stages": 3}
 
 
 def _few_tiles(outputs: int, columns: int) -> Iterator[dict[str, int]]:
     for BO, BJ, BM in itertools.product((32, 64), (32, 64, 128), (32, 64)):
-        if BO <= outputs and BJ <= max(32, columns):
+        if outputs >= BO and max(32, columns) >= BJ:
             yield {"BO": BO, "BJ": BJ, "BM": BM, "num_warps": 4, "num_stages": 3}
 
 

@@ -1,5 +1,6 @@
 """Small made-up data and models for tests."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,10 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmix import models
+from fedmix import Federation, models
+from fedmix.batches import Resident
 from fedmix.data import FederatedData, Ragged
 from fedmix.data.transforms import Images, OneHot, Transform
+from fedmix.engines import Engine, Work
 from fedmix.models import Model
+from fedmix.server import Updates
 from fedmix.types import Batch, Params
 
 RAGGED = (23, 7, 40, 1, 16)
@@ -73,6 +77,28 @@ def federated(kind: str, sizes: tuple[int, ...] = RAGGED, *, pad: int = 2, seed:
     return FederatedData(
         x[:total], y[:total], clients, x[total:], y[total:], classes, transform, private=private, name="synthetic"
     )
+
+
+def one_after_another(sizes: Sequence[int]) -> list[np.ndarray[Any, Any]]:
+    """Rows of clients of these sizes: the first holds the first ones, and so on."""
+    return np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+
+
+class Listening:
+    """An engine that notes its work, and has another do it."""
+
+    def __init__(self, inner: Engine) -> None:
+        self.inner, self.work = inner, list[Work]()
+
+    def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
+        self.work.append(work)
+        yield from self.inner.run_round(data, work)
+
+
+def listen(federation: Federation) -> list[Work]:
+    """The work that a federation's engine gets from now on."""
+    federation.engine = listening = Listening(federation.engine)
+    return listening.work
 
 
 def model_and_batch(kind: str, B: int, *, seed: int = 0, means: int = 1) -> tuple[Model, Params, Batch]:

@@ -27,6 +27,7 @@ from fedmix import (
     models,
 )
 from fedmix.data import FederatedData, Ragged, cifar10, cifar100, digits, femnist, from_arrays, partition, shakespeare
+from tests.synthetic import one_after_another
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
@@ -40,7 +41,7 @@ def arrays(**changed: Any) -> FederatedData:
     given: dict[str, Any] = {
         "x": rng.standard_normal((12, 2)),
         "y": np.arange(12) % 3,
-        "clients": np.split(np.arange(12), np.cumsum(SIZES)[:-1]),
+        "clients": one_after_another(SIZES),
         "test": (rng.standard_normal((4, 2)), np.array([0, 1, 2, 0])),
         "classes": 3,
         "name": "mine",

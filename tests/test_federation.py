@@ -1,7 +1,7 @@
 """The round loop: averages, rates and metrics by hand, and runs that stop and go on as if they had not."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -28,12 +28,13 @@ from fedmix import (
     models,
 )
 from fedmix.data import FederatedData, Ragged, from_arrays
-from fedmix.engines import Vectorised, Work
+from fedmix.engines import Vectorised
 from fedmix.evaluation import ClientScores
 from fedmix.models import initialised
 from fedmix.plan import ClientPlan
 from fedmix.server import Updates, average
 from tests.synthetic import federated as synthetic
+from tests.synthetic import listen, one_after_another
 
 Array = np.ndarray[Any, Any]
 EngineName = Literal["vectorised", "sequential"]
@@ -219,8 +220,7 @@ def classes(seed: int = 0) -> FederatedData:
     rng = np.random.default_rng(seed)
     total = sum(SIZES) + 20
     x, y = rng.standard_normal((total, 6)), rng.integers(0, 3, total)
-    clients = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
-    return from_arrays(x, y, clients, (x[::2], y[::2]), classes=3)
+    return from_arrays(x, y, one_after_another(SIZES), (x[::2], y[::2]), classes=3)
 
 
 def net() -> nn.Module:
@@ -306,17 +306,6 @@ def test_a_state_without_means_is_refused_by_an_objective_with_means() -> None:
 # The same draws for every algorithm
 
 
-class Listening:
-    """An engine that notes its work."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner, self.work = inner, list[Work]()
-
-    def run_round(self, data: Any, work: Work) -> Iterator[Updates]:
-        self.work.append(work)
-        yield from self.inner.run_round(data, work)
-
-
 def test_one_seed_gives_every_algorithm_the_same_clients_and_batches() -> None:
     objectives: list[Objective] = [
         Supervised(),
@@ -330,9 +319,9 @@ def test_one_seed_gives_every_algorithm_the_same_clients_and_batches() -> None:
 
     def drawn(objective: Objective, seed: int) -> list[tuple[list[int], list[ClientPlan]]]:
         federation = Federation(initialised(net, 0), classes(), objective, Training(2, batch_size=4), seed=seed)
-        federation.engine = listening = Listening(federation.engine)
+        work = listen(federation)
         list(federation.run(2))
-        return [(w.clients.tolist(), w.plans) for w in listening.work]
+        return [(w.clients.tolist(), w.plans) for w in work]
 
     reference, other = drawn(objectives[0], 0), drawn(objectives[0], 1)
     assert reference[0][0] != reference[1][0]
@@ -379,7 +368,7 @@ def test_an_interrupted_round_can_be_tried_again(monkeypatch: pytest.MonkeyPatch
 
     whole = start()
     list(whole.run(4))
-    broken, real, calls = start(), Vectorised._update, []
+    broken, real, calls = start(), Vectorised._run, []
 
     def interrupt_once(self: Vectorised, *args: Any) -> Any:
         calls.append(1)
@@ -387,7 +376,7 @@ def test_an_interrupted_round_can_be_tried_again(monkeypatch: pytest.MonkeyPatch
             raise KeyboardInterrupt
         return real(self, *args)
 
-    monkeypatch.setattr(Vectorised, "_update", interrupt_once)
+    monkeypatch.setattr(Vectorised, "_run", interrupt_once)
     with pytest.raises(KeyboardInterrupt):
         list(broken.run(4))
     assert broken.round == 1

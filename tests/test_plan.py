@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from fedmix import Training
 from fedmix.objectives import Needs
-from fedmix.plan import ClientPlan, choose_clients, draw_plan, stack
+from fedmix.packing import Stay
+from fedmix.plan import ClientPlan, arrange, choose_clients, draw_plan, draw_plans
+from fedmix.rng import stream
 
 Array = np.ndarray[Any, Any]
 TRAINING = Training(clients_per_round=2, epochs=3, batch_size=10)
@@ -79,6 +81,21 @@ def test_seed_round_and_client_each_change_every_draw(other: dict[str, Any]) -> 
 def test_round_and_client_are_not_mixed_up() -> None:
     assert not np.array_equal(plan(round_=1, client=2).rows, plan(round_=2, client=1).rows)
     assert not np.array_equal(plan(seed=1, round_=2).keys, plan(seed=2, round_=1).keys)
+
+
+def test_clients_draw_for_themselves_what_is_drawn_for_all() -> None:
+    """Plans of many clients at once are those drawn one by one, from streams that anyone can make again."""
+    clients, samples, entries = [4, 0, 70_001], [23, 7, 40], [np.arange(9), np.array([2, 5]), np.arange(100)]
+    together = draw_plans(6, 3, clients, samples, TRAINING, EVERYTHING, entries=entries, pad=2)
+    for k, n, mine, many in zip(clients, samples, entries, together, strict=True):
+        alone = draw_plan(6, 3, k, n, TRAINING, EVERYTHING, entries=mine, pad=2)
+        for one, other in zip(alone, many, strict=True):
+            np.testing.assert_array_equal(there(one), there(other))
+        steps, order = 3 * -(-n // 10), stream(6, "batches", 3, k)
+        expected = np.concatenate([order.permutation(n) for _ in range(3)])
+        np.testing.assert_array_equal(many.rows[many.mask], expected)
+        np.testing.assert_array_equal(there(many.means), mine[stream(6, "means", 3, k).integers(0, len(mine), (steps, 10))])
+        np.testing.assert_array_equal(there(many.partners), stream(6, "partners", 3, k).integers(0, n, (steps, 10)))
 
 
 # Clients
@@ -184,18 +201,20 @@ def test_crops_are_in_range(pad: int) -> None:
 # Ragged clients
 
 
-def test_stack_pads_with_masked_steps() -> None:
+def test_arrange_puts_each_where_it_stays_and_masks_the_rest() -> None:
     plans = [plan(samples=n, client=k, entries=np.arange(9), pad=2) for k, n in enumerate((23, 7, 40))]
-    together = stack(plans)
-    assert together.rows.shape == (3, 12, 10)  # 3 epochs of 3, 1 and 4 batches
-    assert together.steps == 12
-    for k, (one, steps) in enumerate(zip(plans, (9, 3, 12), strict=True)):
-        assert one.steps == steps
-        for mine, stacked in zip(one, together, strict=True):
-            np.testing.assert_array_equal(there(mine), there(stacked)[k, :steps])
-        assert not together.mask[k, steps:].any()
+    assert [p.steps for p in plans] == [9, 3, 12]  # 3 epochs of 3, 1 and 4 batches
+    stays = [Stay(0, 1, 0, 9), Stay(1, 1, 9, 12), Stay(2, 0, 0, 12)]
+    together = arrange(plans, stays, 2)
+    assert together.rows.shape == (12, 2, 10)
+    for stay in stays:
+        for mine, placed in zip(plans[stay.client], together, strict=True):
+            np.testing.assert_array_equal(there(mine), there(placed)[stay.start : stay.stop, stay.slot])
+    alone = arrange(plans[:2], [Stay(0, 0, 0, 9), Stay(1, 1, 0, 3)], 2)
+    assert not alone.mask[3:, 1].any()
+    assert alone.mask[:, 0].any(1).all()
 
 
-def test_stack_leaves_out_what_is_not_there() -> None:
-    together = stack([plan(samples=n, needs=Needs()) for n in (5, 25)])
+def test_arrange_leaves_out_what_is_not_there() -> None:
+    together = arrange([plan(samples=n, needs=Needs()) for n in (5, 25)], [Stay(0, 0, 0, 3), Stay(1, 1, 0, 9)], 2)
     assert [name for name, f in zip(together._fields, together, strict=True) if f is not None] == ["rows", "mask", "keys"]

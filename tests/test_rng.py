@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import vmap
 
-from fedmix.rng import hash32, keep_mask, step_keys, stream
+from fedmix.rng import hash32, keep_mask, step_keys, stream, streams
 
 Array = np.ndarray[Any, Any]
 
@@ -42,25 +44,44 @@ def test_streams_are_uncorrelated() -> None:
     assert np.abs(np.corrcoef(drawn) - np.eye(5)).max() < 5 * 0.01
 
 
+@given(
+    st.integers(0, 2**70) | st.sampled_from([0, 2**32 - 1, 2**32, 2**64]),
+    st.sampled_from(["batches", "means", "split"]),
+    st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), min_size=1, max_size=5),
+)
+def test_many_streams_at_once_are_the_streams_one_by_one(seed: int, purpose: str, places: list[tuple[int, int]]) -> None:
+    """`stream` leaves the seeding to numpy, which makes it the reference."""
+    rounds, clients = np.array(places).T
+    several = streams(seed, purpose, rounds, clients)
+    for rng, (round_, client) in zip(several, places, strict=True):
+        np.testing.assert_array_equal(rng.integers(0, 2**63, 4), stream(seed, purpose, round_, client).integers(0, 2**63, 4))
+    for rng, (_, client) in zip(streams(seed, purpose, 7, clients), places, strict=True):
+        assert rng.random() == stream(seed, purpose, 7, client).random()
+    one_place, five = next(streams(seed, purpose, 3)), next(streams(seed, purpose, 3, 1, 2, np.array([4]), 5))
+    assert one_place.random() == stream(seed, purpose, 3).random()
+    assert five.random() == stream(seed, purpose, 3, 1, 2, 4, 5).random()
+    assert next(streams(np.int64(5), purpose, 1)).random() == stream(5, purpose, 1).random()  # type: ignore[arg-type] # happens
+
+
 def test_purposes_have_different_numbers() -> None:
     """A purpose enters as a checksum: those in use must not collide."""
     source = Path(__file__).parents[1] / "src" / "fedmix"
     purposes = set()
     for path in source.rglob("*.py"):
-        for call in ('stream(seed, "', 'stream(self.seed, "', 'rng("', 'crops("'):
+        for call in ('stream(seed, "', 'stream(self.seed, "', 'streams(self.seed, "', 'each("', 'crops("'):
             purposes |= {part.split('"')[0] for part in path.read_text().split(call)[1:]}
     assert {"clients", "batches", "means", "partners", "lambda", "crops", "dropout", "split", "shuffle"} <= purposes
     assert len({zlib.crc32(p.encode()) for p in purposes}) == len(purposes)
 
 
 def test_step_keys() -> None:
-    keys = step_keys(0, 1, 2, 1000)
+    keys = step_keys(stream(0, "dropout", 1, 2), 1000)
     assert keys.shape == (1000,)
     assert keys.min() >= 0
     assert 2**31 < keys.max() < 2**32  # all 32 bits are used
     assert len(set(keys.tolist())) == 1000  # a pair agrees with 1000²/2^33 = 1e-4
-    assert step_keys(0, 1, 3, 5).tolist() != keys[:5].tolist()
-    assert step_keys(0, 1, 2, 5).tolist() == keys[:5].tolist()  # a longer plan begins the same way
+    assert step_keys(stream(0, "dropout", 1, 3), 5).tolist() != keys[:5].tolist()
+    assert step_keys(stream(0, "dropout", 1, 2), 5).tolist() == keys[:5].tolist()  # a longer plan begins the same way
 
 
 # Hash
@@ -111,7 +132,7 @@ def test_masks_are_uncorrelated() -> None:
 
 
 def test_alone_or_vectorised() -> None:
-    keys = torch.from_numpy(step_keys(0, 0, 0, 6))
+    keys = torch.from_numpy(step_keys(stream(0, "dropout", 0, 0), 6))
     together = vmap(lambda key: keep_mask(key, 3, (7, 2, 5), 0.3))(keys)
     for key, got in zip(keys.tolist(), together, strict=True):
         assert torch.equal(got, mask(key, 3, (7, 2, 5), 0.3))

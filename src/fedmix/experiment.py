@@ -20,6 +20,7 @@ from fedmix.data import FederatedData
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
 from fedmix.federation import Federation
+from fedmix.files import read_within
 from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
 from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised
@@ -128,13 +129,7 @@ class Experiment(_Section):
     @staticmethod
     def load(path: Path) -> "Experiment":
         """Read a TOML file."""
-        try:
-            with path.open("rb") as file:
-                text = file.read(LARGEST + 1)
-        except OSError as error:
-            raise BadInput(f"{path} cannot be read ({error.strerror}); give a preset's name or a TOML file") from None
-        if len(text) > LARGEST:
-            raise BadInput(f"{path} is larger than {LARGEST >> 20} MiB; an experiment file has a few lines")
+        text = read_within(path, LARGEST, "give a preset's name or a TOML file of a few lines")
         try:
             values = tomllib.loads(text.decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -14,12 +14,12 @@ from fedmix.data.federated import FederatedData
 from fedmix.engines import Engine, Sequential, Vectorised, Work
 from fedmix.errors import BadInput
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
-from fedmix.exchange import Exchange, MeanExchange, Traffic
+from fedmix.exchange import Exchange, MeanExchange, Pool, Traffic
 from fedmix.kernels.precision import Precision
 from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.functional import Model, check_fits
 from fedmix.objectives.base import Objective
-from fedmix.plan import choose_clients, draw_plan
+from fedmix.plan import choose_clients, draw_plans
 from fedmix.server import average
 from fedmix.training import Training
 
@@ -92,6 +92,7 @@ class Federation:
             self.engine = Sequential(self.model, objective, training, precision=precision)
         else:
             raise BadInput(f"engine {engine!r} is unknown; choose 'vectorised' or 'sequential'")
+        self._latest: tuple[Pool, Received] | None = None
         self.round = 0
         self.traffic = Traffic()
 
@@ -124,18 +125,14 @@ class Federation:
         self._take_changes(self.round)
         chosen = choose_clients(self.seed, self.round, len(self.data.clients), self.training.clients_per_round)
         pool, traffic = self._exchange_means(chosen)
-        samples = {int(k): int(self.data.clients.sizes[k]) for k in chosen}
-        everyone = len(self.data.clients.flat)
-        plans = [
-            draw_plan(
-                self.seed, self.round, k, n, self.training, self.needs,
-                entries=self.exchange.entries_for(k) if self.exchange else None,
-                everyone=everyone, pad=self.data.transform.pad,
-            )
-            for k, n in samples.items()
-        ]  # fmt: skip
+        clients, samples = chosen.tolist(), self.data.clients.sizes[chosen].tolist()
+        plans = draw_plans(
+            self.seed, self.round, clients, samples, self.training, self.needs,
+            entries=[self.exchange.entries_for(k) for k in clients] if self.exchange else None,
+            everyone=len(self.data.clients.flat), pad=self.data.transform.pad,
+        )  # fmt: skip
         work = Work(self.round + 1, chosen, plans, self.params, self.training.rate(self.round), pool)
-        self.params, loss = average(self.engine.run_round(self.resident, work), samples)
+        self.params, loss = average(self.engine.run_round(self.resident, work), dict(zip(clients, samples, strict=True)))
         each = self._model_bytes(0) * len(chosen)
         return loss, traffic + Traffic(models_up=each, models_down=each)
 
@@ -165,11 +162,16 @@ class Federation:
         if layer and self.exchange.how.source == "pool":
             others = len(self.data.clients) - len(chosen)
             traffic = traffic + Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * others)
-        pool = self.exchange.pool
+        return self._received(self.exchange.pool), traffic
+
+    def _received(self, pool: Pool | None) -> Received:
+        """The pool as model inputs (or hidden states), made once for each version of it."""
         assert pool is not None
-        x = pool.x if layer else self.data.transform.normalise(pool.x)
-        dtype = next(iter(self.params.values())).dtype
-        return Received(x.to(self.device, dtype), pool.y.to(self.device, dtype)), traffic
+        if self._latest is None or self._latest[0] is not pool:
+            x = pool.x if self.needs.layer else self.data.transform.normalise(pool.x)
+            dtype = next(iter(self.params.values())).dtype
+            self._latest = pool, Received(x.to(self.device, dtype), pool.y.to(self.device, dtype))
+        return self._latest[1]
 
     def _model_bytes(self, layer: int) -> int:
         return sum(self.params[n].numel() * 4 for n in self.model.tail(layer).names)
@@ -180,7 +182,7 @@ class Federation:
 
     def evaluate_clients(self) -> ClientScores:
         """Scores of the global model on each client's own test samples."""
-        return evaluate_clients(self.model, self.params, self.tests)
+        return evaluate_clients(self.model, self.params, replace(self.tests, data=self.data))
 
     def state(self) -> dict[str, Tensor]:
         """All that the next rounds depend on, as tensors: weights, round, bytes so far, and the exchange's state."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedmix.objectives.base import Needs
 from fedmix.packing import Stay, length
-from fedmix.rng import step_keys, stream
+from fedmix.rng import step_keys, stream, streams
 from fedmix.training import Training
 
 Array = np.ndarray[Any, Any]
@@ -40,7 +40,7 @@ class ClientPlan(NamedTuple):
 
     @property
     def steps(self) -> int:
-        return int(self.mask.any(-1).sum(-1).max())
+        return int(self.mask.shape[-2])  # no step of the longest client is padding
 
 
 def choose_clients(seed: int, round_: int, clients: int, count: int) -> Array:
@@ -65,39 +65,72 @@ def draw_plan(
     `entries` are the pool's entries that it may use, `everyone` is the number of samples of all clients (for global partners),
     `pad` the margin of crops.
     """
-    B, per_epoch = training.batch_size, -(-samples // training.batch_size)
-    steps = training.steps(samples)
+    given = None if entries is None else [entries]
+    [plan] = draw_plans(seed, round_, [client], [samples], training, needs, entries=given, everyone=everyone, pad=pad)
+    return plan
 
-    def rng(purpose: str) -> np.random.Generator:
-        return stream(seed, purpose, round_, client)
 
-    def crops(purpose: str) -> Array:
-        draws = rng(purpose).integers(0, [2 * pad + 1, 2 * pad + 1, 2], (steps, B, 3))
-        return draws.astype(np.uint8)
+def draw_plans(
+    seed: int,
+    round_: int,
+    clients: Sequence[int],
+    samples: Sequence[int],
+    training: Training,
+    needs: Needs,
+    *,
+    entries: Sequence[Array] | None = None,
+    everyone: int = 0,
+    pad: int = 0,
+) -> list[ClientPlan]:
+    """The plans of many clients, one purpose after another: each is what `draw_plan` gives that client."""
+    B, steps = training.batch_size, [training.steps(n) for n in samples]
+    places = np.asarray(clients)
 
-    order = rng("batches")
-    rows = np.zeros((training.epochs, per_epoch * B), np.int64)
-    rows[:, :samples] = [order.permutation(samples) for _ in range(training.epochs)]
-    mask = np.tile(np.arange(per_epoch * B) < samples, training.epochs)
+    def each(purpose: str, draw: Callable[[np.random.Generator, int], Array]) -> list[Array]:
+        return [draw(rng, i) for i, rng in enumerate(streams(seed, purpose, round_, places))]
 
-    means = partners = lam = None
+    def crops(purpose: str) -> list[Array]:
+        bounds = [2 * pad + 1, 2 * pad + 1, 2]
+        return each(purpose, lambda rng, i: rng.integers(0, bounds, (steps[i], B, 3)).astype(np.uint8))
+
+    masks = {n: _mask(n, training) for n in set(samples)}
+    absent: list[None] = [None] * len(steps)
+    means: Sequence[Array | None] = absent
+    partners: Sequence[Array | None] = absent
+    lam: Sequence[Array | None] = absent
     if needs.means is not None and entries is not None:
-        means = entries[rng("means").integers(0, len(entries), (steps, 1 if needs.means == "batch" else B))]
+        per = 1 if needs.means == "batch" else B
+        means = each("means", lambda rng, i: entries[i][rng.integers(0, len(entries[i]), (steps[i], per))])
     if needs.partner is not None:
-        among = samples if needs.partner == "local" else everyone
-        partners = rng("partners").integers(0, among, (steps, B))
+        among = samples if needs.partner == "local" else [everyone] * len(steps)
+        partners = each("partners", lambda rng, i: rng.integers(0, among[i], (steps[i], B)))
     if needs.alpha is not None:
-        lam = rng("lambda").beta(needs.alpha, needs.alpha, steps).astype(np.float32)
-    return ClientPlan(
-        rows.reshape(steps, B),
-        mask.reshape(steps, B),
-        step_keys(seed, round_, client, steps),
+        alpha = needs.alpha
+        lam = each("lambda", lambda rng, i: rng.beta(alpha, alpha, steps[i]).astype(np.float32))
+    fields = (
+        each("batches", lambda rng, i: _rows(rng, samples[i], training)),
+        [masks[n] for n in samples],
+        each("dropout", lambda rng, i: step_keys(rng, steps[i])),
         means,
         partners,
         lam,
-        crops("crops") if pad else None,
-        crops("partner-crops") if pad and partners is not None else None,
+        crops("crops") if pad else absent,
+        crops("partner-crops") if pad and needs.partner is not None else absent,
     )
+    return [ClientPlan(*of_client) for of_client in zip(*fields, strict=True)]
+
+
+def _rows(rng: np.random.Generator, samples: int, training: Training) -> Array:
+    """Every epoch in an order of its own, in batches, the last one filled up with row 0."""
+    B, per_epoch = training.batch_size, -(-samples // training.batch_size)
+    rows = np.zeros((training.epochs, per_epoch * B), np.int64)
+    rows[:, :samples] = [rng.permutation(samples) for _ in range(training.epochs)]
+    return rows.reshape(-1, B)
+
+
+def _mask(samples: int, training: Training) -> Array:
+    B, per_epoch = training.batch_size, -(-samples // training.batch_size)
+    return np.tile(np.arange(per_epoch * B) < samples, training.epochs).reshape(-1, B)
 
 
 def arrange(plans: Sequence[ClientPlan], stays: Sequence[Stay], slots: int) -> ClientPlan:

@@ -4,9 +4,11 @@
     environment.json        where and how it ran      checkpoint.safetensors  what the next round depends on
     clients.json            who holds how much        summary.json            written last: the run is done
     gallery.safetensors     some of the exchanged means, for image data
+    means-V.safetensors     version V of the released means, of which the checkpoint names one; written once
 
 Files are written beside and renamed, so each is whole or absent; metrics are appended, and cut back to the checkpoint when a
-run goes on. No file is ever unpickled.
+run goes on. Where clients have test samples of their own, clients.json gets their scores when the run is done. No file is ever
+unpickled.
 """
 
 import errno
@@ -30,13 +32,16 @@ import torch
 from torch import Tensor
 
 from fedmix import __version__
+from fedmix.data import FederatedData
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import Experiment
 from fedmix.federation import Federation, Round
+from fedmix.files import write_whole
 
 CHECKPOINT_SECONDS = 5.0
 GALLERY = 12
+RELEASED = ("exchange.owner", "exchange.x", "exchange.y")  # the large part of a state: the same until the next version
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -51,6 +56,7 @@ class Run:
 
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         self.experiment, self.folder = experiment, folder
+        self._means: str | None = None  # the file of released means that is known to be whole
 
     @staticmethod
     def open(folder: Path) -> "Run":
@@ -100,7 +106,7 @@ class Run:
                     listen(line)
                     if stop and not last:
                         raise Interrupted(f"stopped after round {federation.round}; go on with: fedmix resume {self.folder}")
-            return self._finish()
+            return self._finish(federation)
 
     def _finished(self) -> dict[str, Any] | None:
         done = self.summary
@@ -132,40 +138,59 @@ class Run:
 
     def _begin(self, root: Path | None, command: str) -> tuple[Federation, float]:
         """The federation at the round it had reached, and the seconds spent so far."""
+        for left in self.folder.glob(".*.partial"):
+            left.unlink()  # by a process that was killed in mid-write
         federation = self.experiment.federation(root)
         saved = self._saved()
         if saved is None:
-            for name, content in _description(federation, command).items():
-                _replace(self.folder / name, content)
-            _replace(self.folder / "metrics.jsonl", b"")
-            _replace(self.folder / "experiment.toml", self.experiment.toml().encode())
+            write_whole(self.folder / "environment.json", _json(environment(federation.device, command)))
+            write_whole(self.folder / "clients.json", _clients(federation.data))
+            write_whole(self.folder / "metrics.jsonl", b"")
+            write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())
             return federation, 0.0
         state, about = saved
         if about["experiment"] != _identity(self.experiment):
             raise self._changed("checkpoint")
         federation.restore(state)
         self._cut_metrics(federation.round)
-        _replace(self.folder / "experiment.toml", self.experiment.toml().encode())  # it may ask for more rounds than before
+        write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())  # it may ask for more rounds than before
         return federation, float(about["seconds"])
 
     def _saved(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        if not (self.folder / "checkpoint.safetensors").is_file():
+            return None
+        state, about = self._read("checkpoint.safetensors")
+        self._means = about.get("means")
+        if self._means:
+            state |= self._read(self._means)[0]
+        return state, about
+
+    def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         from safetensors import SafetensorError, safe_open
 
-        path = self.folder / "checkpoint.safetensors"
-        if not path.is_file():
-            return None
+        path = self.folder / name
         try:
             with safe_open(path, framework="pt") as file:
                 return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118 - not a dict
         except (SafetensorError, OSError) as error:
-            raise BadInput(f"{path} is damaged ({error}); delete it to start this run anew") from None
+            raise BadInput(f"{path} is damaged ({error}); delete checkpoint.safetensors to start this run anew") from None
 
     def _checkpoint(self, federation: Federation, seconds: float) -> None:
+        """Write what the next round depends on: a new version of the released means first; the old one goes last."""
         from safetensors.torch import save
 
         about = {"experiment": _identity(self.experiment), "seconds": repr(seconds)}
         state = {name: t.contiguous() for name, t in federation.state().items()}
-        _replace(self.folder / "checkpoint.safetensors", save(state, about))
+        released = {name: state.pop(name) for name in RELEASED if name in state}
+        if released:
+            about["means"] = f"means-{int(state['exchange.version'])}.safetensors"
+            if about["means"] != self._means:
+                write_whole(self.folder / about["means"], save(released))
+                self._means = about["means"]
+        write_whole(self.folder / "checkpoint.safetensors", save(state, about))
+        for old in self.folder.glob("means-*.safetensors"):
+            if old.name != self._means:
+                old.unlink()
 
     def _cut_metrics(self, rounds: int) -> None:
         """Drop what was written after the checkpoint, a torn last line included; it will come again."""
@@ -175,12 +200,14 @@ class Run:
             raise BadInput(
                 f"{path} lacks some of the {rounds} rounds before the checkpoint; delete checkpoint.safetensors to start anew"
             )
-        _replace(path, "".join(line + "\n" for line in lines).encode())
+        write_whole(path, "".join(line + "\n" for line in lines).encode())
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self, federation: Federation) -> dict[str, Any]:
+        if federation.data.test_clients is not None:
+            write_whole(self.folder / "clients.json", _clients(federation.data, federation.evaluate_clients().scores.tolist()))
         lines = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
         summary = summarise(lines, self.experiment)
-        _replace(self.folder / "summary.json", _json(summary))
+        write_whole(self.folder / "summary.json", _json(summary))
         return summary
 
 
@@ -244,13 +271,17 @@ def _identity(experiment: Experiment) -> str:
     return experiment.with_settings({"rounds": 1}).id
 
 
-def _description(federation: Federation, command: str) -> dict[str, bytes]:
-    data = federation.data
-    counts = []
-    if data.classes is not None:
-        counts = [np.bincount(data.y[data.clients[k]], minlength=data.classes).tolist() for k in range(len(data.clients))]
-    clients = {"classes": data.classes, "sizes": data.clients.sizes.tolist(), "counts": counts}
-    return {"environment.json": _json(environment(federation.device, command)), "clients.json": _json(clients)}
+def _clients(data: FederatedData, scores: list[float] | None = None) -> bytes:
+    """Who holds how much, and the last model's score on each client's own test samples where that is known."""
+    counts = data.class_counts()
+    clients = {
+        "classes": data.classes,
+        "sizes": data.clients.sizes.tolist(),
+        "counts": [] if counts is None else counts.tolist(),
+    }
+    if scores is not None:
+        clients["scores"] = [score if math.isfinite(score) else None for score in scores]
+    return _json(clients, indent=None)
 
 
 def environment(device: torch.device, command: str) -> dict[str, str]:
@@ -296,21 +327,11 @@ def _gallery(federation: Federation, path: Path) -> None:
 
     assert exchange.pool is not None
     samples = data.units(np.stack([data.x[data.clients[k][0]] for k in range(min(GALLERY, len(data.clients)))]))
-    _replace(path, save({"means": exchange.pool.x[:GALLERY].contiguous(), "samples": samples.contiguous()}))
+    write_whole(path, save({"means": exchange.pool.x[:GALLERY].contiguous(), "samples": samples.contiguous()}))
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+def _json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
+    return (json.dumps(value, indent=indent) + "\n").encode()
 
 
 @contextmanager

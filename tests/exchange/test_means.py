@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedmix import BadInput, Exchange
+from fedmix.data import Ragged
 from fedmix.data.transforms import Images, OneHot
 from fedmix.exchange import Means, average, release, split_at_random, split_by_class
 
@@ -176,16 +177,17 @@ def test_means_are_numpys_means_in_units(kind: str) -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 2500)
     groups = np.split(rng.permutation(2500), [3, 900, 1024, 2100])
+    cut = Ragged.of(groups)
     if kind == "text":
         raw = rng.integers(0, 5, (2500, 6)).astype(np.uint8)
         units, transform = np.eye(5)[raw], OneHot(5)
-        means = average(raw, one_hot(labels.tolist(), 4), groups, lambda r: transform.units(torch.from_numpy(r)))
+        means = average(raw, one_hot(labels.tolist(), 4), cut, lambda r: transform.units(torch.from_numpy(r)))
     else:
         raw = rng.integers(0, 256, (2500, 4, 3, 2)).astype(np.uint8)
         units = raw.astype(np.float64).transpose(0, 3, 1, 2) / 255
         units = 1 - units if kind == "inverted" else units
         images = Images((0.5, 0.5), (0.1, 0.2), invert=kind == "inverted")
-        means = average(raw, one_hot(labels.tolist(), 4), groups, lambda r: images.units(torch.from_numpy(r)))
+        means = average(raw, one_hot(labels.tolist(), 4), cut, lambda r: images.units(torch.from_numpy(r)))
     assert means.x.dtype == means.y.dtype == torch.float32
     np.testing.assert_allclose(means.x.numpy(), np.stack([units[g].mean(0) for g in groups]), rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(means.y.numpy(), np.stack([np.eye(4)[labels[g]].mean(0) for g in groups]), rtol=1e-6)

@@ -9,21 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmix import BadInput
-from fedmix.exchange import Means, Pool, build
+from fedmix.exchange import Pool, Releases, build
 
 Array = np.ndarray[Any, Any]
 SIZES = {0: 3, 2: 1, 5: 4, 9: 2}  # releases by client, ten in all
 OWNER = [0, 0, 0, 2, 5, 5, 5, 5, 9, 9]
 
 
-def releases(sizes: dict[int, int] = SIZES) -> dict[int, Means]:
+def releases(sizes: dict[int, int] = SIZES) -> Releases:
     """Client by client, x = (2^i, i) and y = (i, −i) for the i-th release of all."""
-    made, start = {}, 0
-    for client, count in sizes.items():
-        i = torch.arange(start, start + count, dtype=torch.float64)
-        made[client] = Means(torch.stack([2**i, i], 1).float(), torch.stack([i, -i], 1).float())
-        start += count
-    return made
+    owner = np.repeat(list(sizes), list(sizes.values()))
+    i = torch.arange(len(owner), dtype=torch.float64)
+    return Releases(owner, torch.stack([2**i, i], 1).float(), torch.stack([i, -i], 1).float())
 
 
 def pool_of(average: int, seed: int = 0) -> Pool:

@@ -1,6 +1,5 @@
 """The exchange over rounds: who resends when, what each client holds, and every byte counted by hand."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ from torch import nn
 
 from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, NaiveMix, Supervised, Training, models
 from fedmix.data import FederatedData, from_arrays
-from fedmix.engines import Work
-from fedmix.exchange import MeanExchange, Traffic
-from fedmix.server import Updates
+from fedmix.exchange import MeanExchange, Releases, Traffic
+from tests.synthetic import listen, one_after_another
 
 Array = np.ndarray[Any, Any]
 SIZES = (4, 2, 6, 3, 5)
@@ -25,8 +23,7 @@ def made(seed: int = 0, sizes: tuple[int, ...] = SIZES) -> FederatedData:
     rng = np.random.default_rng(seed)
     total = sum(sizes)
     x, y = rng.standard_normal((total + 10, D)), rng.integers(0, C, total + 10)
-    clients = np.split(np.arange(total), np.cumsum(sizes)[:-1])
-    return from_arrays(x, y, clients, (x[:4], y[:4]), classes=C)
+    return from_arrays(x, y, one_after_another(sizes), (x[:4], y[:4]), classes=C)
 
 
 def exchange(data: FederatedData, seed: int = 0, **how: Any) -> MeanExchange:
@@ -53,6 +50,11 @@ def pool_x(mean: MeanExchange) -> torch.Tensor:
     return mean.pool.x
 
 
+def released(mean: MeanExchange) -> Releases:
+    assert mean.releases is not None
+    return mean.releases
+
+
 # What is sent when
 
 
@@ -77,28 +79,39 @@ def test_nothing_is_resent_while_nothing_changed() -> None:
 def test_only_changed_clients_resend() -> None:
     data = made()
     mean = exchange(data, m=2)
-    old = dict(mean.releases)
+    old = released(mean)
     data = data.with_clients({2: [20, 21, 22, 23, 24], 4: [25, 26, 27, 28]})
     mean.changed([2, 4])
     # Clients 2 and 4 now hold 5 and 4 samples: two means each. The others' 4, 2 and 3 samples gave 2 + 1 + 1.
     assert mean.refresh(data, data.units) == Traffic(means_up=4 * (D + C) * VALUE, pool=8 * (D + C) * VALUE)
     assert mean.version == 2
     for k in (0, 1, 3):
-        assert mean.releases[k] is old[k]
-    sums = [mean.releases[2].x[0] * 2 + mean.releases[2].x[1] * 3, mean.releases[4].x.sum(0) * 2]
+        assert torch.equal(released(mean).of(k).x, old.of(k).x)
+    sums = [released(mean).of(2).x[0] * 2 + released(mean).of(2).x[1] * 3, released(mean).of(4).x.sum(0) * 2]
     np.testing.assert_allclose(sums[0].numpy(), data.x[20:25].sum(0), rtol=1e-5)
     np.testing.assert_allclose(sums[1].numpy(), data.x[25:29].sum(0), rtol=1e-5)
     assert mean.refresh(data, data.units) == Traffic()
 
 
+def test_who_did_not_change_sends_nothing_again() -> None:
+    """With noise, a second release would be another one."""
+    data = made()
+    mean = exchange(data, m=2, noise=0.5)
+    before = released(mean)
+    mean.changed([3])
+    mean.refresh(data, data.units)
+    for k in range(N):
+        assert torch.equal(released(mean).of(k).x, before.of(k).x) == (k != 3)
+
+
 def test_a_client_that_falls_below_the_cutoff_is_forgotten() -> None:
     data = made()
     mean = exchange(data, cutoff=3)  # client 1 has two samples
-    assert sorted(mean.releases) == [0, 2, 3, 4]
+    assert np.unique(released(mean).owner).tolist() == [0, 2, 3, 4]
     data = data.with_clients({2: [20]})
     mean.changed([2])
     assert mean.refresh(data, data.units) == Traffic(means_up=0, pool=3 * (D + C) * VALUE)
-    assert sorted(mean.releases) == [0, 3, 4]
+    assert np.unique(released(mean).owner).tolist() == [0, 3, 4]
 
 
 def test_a_cutoff_for_everybody_is_refused() -> None:
@@ -141,11 +154,11 @@ def test_changed_data_is_grouped_anew() -> None:
     """The rows are the same, but said to have changed: twelve are split into sixes again, with the same sum in all."""
     data = made(sizes=(12, 12))
     mean = exchange(data, m=6)
-    old = mean.releases[0].x
+    old = released(mean).of(0).x
     mean.changed([0])
     mean.refresh(data, data.units)
-    assert not torch.allclose(mean.releases[0].x, old)
-    np.testing.assert_allclose(mean.releases[0].x.sum(0).numpy(), old.sum(0).numpy(), rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(released(mean).of(0).x, old)
+    np.testing.assert_allclose(released(mean).of(0).x.sum(0).numpy(), old.sum(0).numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_every_round() -> None:
@@ -209,21 +222,21 @@ def test_noise_differs_between_clients_and_seeds_and_not_between_runs() -> None:
     data = made()
     clean = exchange(data)
     noisy, again, other = (exchange(data, seed, noise=0.5) for seed in (0, 0, 1))
-    drawn = {k: (noisy.releases[k].x - clean.releases[k].x).numpy() for k in range(N)}
+    drawn = {k: (released(noisy).of(k).x - released(clean).of(k).x).numpy() for k in range(N)}
     assert len({tuple(np.round(d[0], 4)) for d in drawn.values()}) == N
     for k in range(N):
-        assert torch.equal(noisy.releases[k].x, again.releases[k].x)
-        assert torch.equal(noisy.releases[k].y, clean.releases[k].y)
-        assert not torch.allclose(noisy.releases[k].x, other.releases[k].x)
+        assert torch.equal(released(noisy).of(k).x, released(again).of(k).x)
+        assert torch.equal(released(noisy).of(k).y, released(clean).of(k).y)
+        assert not torch.allclose(released(noisy).of(k).x, released(other).of(k).x)
 
 
 def test_noise_is_drawn_anew_when_a_client_sends_again() -> None:
     data = made()
     mean = exchange(data, noise=0.5)
-    first = mean.releases[0].x
+    first = released(mean).of(0).x
     mean.changed([0])
     mean.refresh(data, data.units)
-    assert not torch.allclose(mean.releases[0].x, first)
+    assert not torch.allclose(released(mean).of(0).x, first)
 
 
 # The paper's controls
@@ -316,27 +329,11 @@ def test_state_and_restore(how: dict[str, Any]) -> None:
 # Every byte of a run
 
 
-class Listening:
-    """An engine that notes who was chosen."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner, self.seen = inner, list[list[int]]()
-
-    def run_round(self, data: Any, work: Work) -> Iterator[Updates]:
-        self.seen.append([int(k) for k in work.clients])
-        yield from self.inner.run_round(data, work)
-
-
-def listen(federation: Federation) -> list[list[int]]:
-    federation.engine = listening = Listening(federation.engine)
-    return listening.seen
-
-
 def test_traffic_of_a_run() -> None:
     """2·N·(d_i + C) values for the exchange (the paper's 2·N·d_i, with labels), 2·K·p_m for the models of a round."""
     K, parameters = 2, D * C + C
     federation = Federation(nn.Linear(D, C), made(), FedMix(0.1), Training(K, batch_size=4), seed=1)
-    chosen = listen(federation)
+    work = listen(federation)
     size = N * (D + C) * VALUE
     had: set[int] = set()
     total = Traffic()
@@ -345,14 +342,14 @@ def test_traffic_of_a_run() -> None:
         assert t.models_up + t.models_down == 2 * K * parameters * VALUE
         assert t.models_up == t.models_down
         assert t.means_up + t.pool == (2 * N * (D + C) * VALUE if finished.round == 1 else 0)
-        new = set(chosen[-1]) - had
+        new = set(work[-1].clients.tolist()) - had
         had |= new
         assert t.means_down == size * len(new)
         assert (t.up, t.down) == (t.models_up + t.means_up, t.models_down + t.means_down)
         total = total + t
     assert 2 < len(had) <= N
     assert federation.traffic == total
-    assert total.means_down == size * len({k for round_ in chosen for k in round_})
+    assert total.means_down == size * len({k for round_ in work for k in round_.clients.tolist()})
 
 
 def test_traffic_after_a_change() -> None:

@@ -65,6 +65,8 @@ def damage(name: str, content: str | bytes) -> Callable[[Path], object]:
         (damage("clients.json", '{"classes": 2, "sizes": [3], "counts": [[1, 1, 1]]}'), r"one row per client"),
         (damage("clients.json", '{"classes": 2, "sizes": [-3], "counts": []}'), r"sizes are not numbers of samples"),
         (damage("clients.json", '{"classes": 2, "sizes": [3], "counts": [[1], [2, 3]]}'), r"counts are not numbers of samples"),
+        (damage("clients.json", '{"sizes": [3, 4], "scores": [0.5]}'), r"scores are not one number per client"),
+        (damage("clients.json", '{"sizes": [3, 4], "scores": [0.5, "high"]}'), r"scores are not one number per client"),
         (damage("gallery.safetensors", b"\x80\x04pickle"), r"gallery\.safetensors is damaged"),
     ],
 )

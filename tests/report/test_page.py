@@ -160,3 +160,21 @@ def test_charts_fit_the_paper_and_the_window(browser: Page, written: Path, tmp_p
     assert set(browser.evaluate("window.printed")) == {335}
     assert browser.evaluate(widths) == before
     assert browser.problems == []
+
+
+def test_scores_by_clients_samples(tmp_path: Path) -> None:
+    """Twelve clients in ten parts: the two smallest, the next two, then one each; a client without a score leaves a gap."""
+    folder = run_folder(tmp_path / "run", spec(rounds=2))
+    sizes = [10 * k for k in range(12, 0, -1)]
+    scores = [k / 100 for k in range(12, 0, -1)]
+    (folder / "clients.json").write_text(json.dumps({"classes": None, "sizes": sizes, "scores": [None, *scores[1:]]}))
+    [trace] = next(
+        figure["data"] for figure in report(folder, tmp_path / "a.html").figures
+        if figure["layout"].get("xaxis", {}).get("title", {}).get("text") == "training samples of a client"
+    )  # fmt: skip
+    assert trace["x"] == [15, 35, 50, 60, 70, 80, 90, 100, 110, 120]
+    assert trace["y"] == [1.5, 3.5, 5, 6, 7, 8, 9, 10, 11, None]
+    unfinished = run_folder(tmp_path / "other", spec(rounds=4), done=2)
+    (unfinished / "clients.json").write_text((folder / "clients.json").read_text())
+    layouts = [figure["layout"] for figure in report(unfinished, tmp_path / "b.html").figures]
+    assert not any("training samples" in json.dumps(layout) for layout in layouts)

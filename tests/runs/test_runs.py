@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedmix import BadInput, FedmixError, runs
+from fedmix import BadInput, FedmixError, files, runs
 from fedmix.experiment import Experiment
 from fedmix.presets import experiment
 from fedmix.runs import Interrupted, Run
@@ -34,8 +34,11 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def same_run(a: Path, b: Path) -> bool:
-    ours, theirs = (load_file(f / "checkpoint.safetensors") for f in (a, b))
-    return metrics(a) == metrics(b) and ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)
+    assert [p.name for p in a.glob("means-*")] == [p.name for p in b.glob("means-*")]
+    names = ["checkpoint.safetensors", *(p.name for p in a.glob("means-*"))]
+    ours, theirs = ([load_file(folder / name) for name in names] for folder in (a, b))
+    equal = [x.keys() == y.keys() and all(torch.equal(x[n], y[n]) for n in x) for x, y in zip(ours, theirs, strict=True)]
+    return metrics(a) == metrics(b) and all(equal)
 
 
 def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path) -> None:
@@ -68,7 +71,7 @@ def test_folder_holds_what_it_should(tmp_path: Path) -> None:
     spec = tiny(target=0.15)
     summary = Run(spec, tmp_path).execute(command="fedmix run digits")
     files = {"experiment.toml", "environment.json", "clients.json", "metrics.jsonl", "summary.json"}
-    files |= {"checkpoint.safetensors", "gallery.safetensors"}
+    files |= {"checkpoint.safetensors", "gallery.safetensors", "means-1.safetensors"}
     assert {p.name for p in tmp_path.iterdir() if not p.name.startswith(".")} == files
     assert Experiment.load(tmp_path / "experiment.toml") == spec
     lines = metrics(tmp_path)
@@ -84,6 +87,24 @@ def test_folder_holds_what_it_should(tmp_path: Path) -> None:
     assert [sum(c) for c in clients["counts"]] == clients["sizes"]
     gallery = load_file(tmp_path / "gallery.safetensors")
     assert gallery["means"].shape == (10, 1, 8, 8)
+
+
+def test_scores_by_client(tmp_path: Path) -> None:
+    """Patients are spread over clients with test samples of their own: weighted by these, the scores give the pooled one."""
+    values = {
+        "data": {"name": "diabetes", "clients": 8}, "model": {"name": "mlp"}, "objective": {"name": "fedavg"},
+        "training": {"clients_per_round": 3}, "rounds": 2,
+    }  # fmt: skip
+    spec = Experiment.of(values)
+    summary = Run(spec, tmp_path).execute()
+    clients = json.loads((tmp_path / "clients.json").read_text())
+    tests = spec.build_data().test_clients
+    assert tests is not None
+    assert len(clients["scores"]) == len(clients["sizes"]) == 8
+    weighted = sum(s * n for s, n in zip(clients["scores"], tests.sizes, strict=True)) / tests.sizes.sum()
+    assert weighted == pytest.approx(summary["last"], rel=1e-6)
+    Run(tiny(rounds=1), tmp_path / "digits").execute()  # whose test samples belong to nobody
+    assert "scores" not in json.loads((tmp_path / "digits/clients.json").read_text())
 
 
 def test_a_finished_run_is_not_run_again_but_can_be_made_longer(tmp_path: Path) -> None:
@@ -145,7 +166,50 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     interrupted_at(tmp_path, tiny(), 2)
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(BadInput, match=r"checkpoint\.safetensors is damaged .*; delete it to start this run anew"):
+    with pytest.raises(BadInput, match=r"checkpoint\.safetensors is damaged .*; delete checkpoint.safetensors to start"):
+        Run(tiny(), tmp_path).execute()
+
+
+def test_released_means_are_written_once_a_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedMix on inputs exchanges once; on hidden states every round, and only the last version stays."""
+    written: list[str] = []
+
+    def noting(path: Path, content: bytes) -> None:
+        written.append(path.name)
+        files.write_whole(path, content)
+
+    monkeypatch.setattr(runs, "write_whole", noting)
+    interrupted_at(tmp_path / "once", tiny(), 2)
+    Run(tiny(), tmp_path / "once").execute(checkpoint_seconds=0.0)
+    assert written.count("means-1.safetensors") == 1
+    assert written.count("checkpoint.safetensors") == 3
+    assert written.index("means-1.safetensors") < written.index("checkpoint.safetensors")
+    written.clear()
+    Run(tiny(**{"objective.layer": 1}), tmp_path / "hidden").execute(checkpoint_seconds=0.0)
+    assert [name for name in written if "means" in name or "checkpoint" in name] == [
+        name for version in (1, 2, 3, 4) for name in (f"means-{version}.safetensors", "checkpoint.safetensors")
+    ]
+    assert [p.name for p in (tmp_path / "hidden").glob("means-*")] == ["means-4.safetensors"]
+    assert not set(runs.RELEASED) & load_file(tmp_path / "hidden" / "checkpoint.safetensors").keys()
+
+
+def test_killed_between_means_and_checkpoint(tmp_path: Path) -> None:
+    """The checkpoint names the means it goes with: a later version beside it is written again, an earlier one removed."""
+    spec = tiny(**{"objective.layer": 1})
+    Run(spec, tmp_path / "whole").execute()
+    interrupted_at(tmp_path / "killed", spec, 2)
+    (tmp_path / "killed" / "means-3.safetensors").write_bytes(b"of a process that died before its checkpoint")
+    (tmp_path / "killed" / "means-1.safetensors").write_bytes(b"of a process that died after its checkpoint")
+    Run(spec, tmp_path / "killed").execute()
+    assert same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_lost_means_are_named(tmp_path: Path) -> None:
+    interrupted_at(tmp_path, tiny(), 2)
+    (tmp_path / "means-1.safetensors").unlink()
+    with pytest.raises(
+        BadInput, match=r"means-1\.safetensors is damaged .*; delete checkpoint.safetensors to start this run anew"
+    ):
         Run(tiny(), tmp_path).execute()
 
 
@@ -196,7 +260,7 @@ def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(runs, "_replace", refuse)
+    monkeypatch.setattr(runs, "write_whole", refuse)
     with pytest.raises(BadInput, match=r"cannot be written \(Permission denied\); choose another folder with --out"):
         Run(tiny(), tmp_path / "there").execute()
     (tmp_path / "file").touch()

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -21,7 +22,7 @@ SPEC = experiment("digits", "fedmix", seed=1).with_settings({"rounds": 14, "trai
 
 
 def slowly(path: Path, content: bytes) -> None:
-    """Like runs._replace, but in pieces, with a note on disk while it is at it, so that kills fall inside a write too."""
+    """Like write_whole, but in pieces, with a note on disk while it is at it, so that kills fall inside a write too."""
     partial = path.with_name(f".{path.name}.partial")
     note = path.with_name(".writing")
     note.touch()
@@ -35,8 +36,8 @@ def slowly(path: Path, content: bytes) -> None:
 
 
 def child(folder: Path) -> None:
-    runs._replace = slowly
-    runs.Run(SPEC, folder).execute(checkpoint_seconds=0.0)
+    with mock.patch.object(runs, "write_whole", slowly):
+        runs.Run(SPEC, folder).execute(checkpoint_seconds=0.0)
 
 
 def main() -> None:
@@ -54,7 +55,7 @@ def main() -> None:
                 os._exit(1)
             os._exit(0)
         end = time.monotonic() + (chance.uniform(0.3, 1.6) if kills < 12 else 300)
-        while time.monotonic() < end:
+        while time.monotonic() < end or (kills % 2 and not (folder / ".writing").exists()):  # every other kill: in a write
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 print(kills, writing)

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
-
 from fedmix.cli.progress import Progress, console
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import DATA, Experiment
@@ -201,13 +199,13 @@ def write_reports(
     if not (pictures or csv or html):
         return
     from fedmix import report
-    from fedmix.report.files import write_whole
+    from fedmix.report.files import write
 
     runs = report.load_runs(list(folders))
     for picture in pictures:
         report.draw(runs, picture)
     if csv:
-        write_whole(csv, report.table(runs).csv().encode())
+        write(csv, report.table(runs).csv().encode())
     if html:
         report.write_html(runs, html)
     for written in (*pictures, *([csv] if csv else []), *([html] if html else [])):
@@ -248,11 +246,10 @@ def show_data(what: str, seed: int | None, settings: Sequence[str], root: Path |
     [chosen] = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, seed, 1, settings, None, None)
     federated = chosen.build_data(root)
     sizes = federated.clients.sizes
-    counts = []
-    if federated.classes is not None:
-        counts = [np.bincount(federated.y[federated.clients[k]], minlength=federated.classes) for k in range(len(sizes))]
+    by_class = federated.class_counts()
+    counts = [] if by_class is None else by_class.tolist()
     if as_json:
-        print(json.dumps({"clients": len(sizes), "sizes": sizes.tolist(), "counts": [c.tolist() for c in counts]}))
+        print(json.dumps({"clients": len(sizes), "sizes": sizes.tolist(), "counts": counts}))
         return
     out = console(sys.stdout)
     spread = f"{sizes.min()} to {sizes.max()} samples (mean {sizes.mean():.1f})"

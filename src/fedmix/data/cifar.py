@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from fedmix.data.cache import cached
 from fedmix.data.federated import Array, FederatedData, Ragged
 from fedmix.data.hub import parquet
@@ -53,9 +55,8 @@ def cifar10(
     a client keeps of its own. `normalise` is "standard", or "unit" for pixels in [0, 1]. `root` is a folder
     with the hub's files (`fedmix.data.hub`), `cache` the one for decoded arrays.
     """
-    arrays = _load(CIFAR10, root, cache)
-    rows = _rows(arrays["train_y"], samples_per_client, clients, seed, partition, classes_per_client, alpha)
-    return _federated(CIFAR10, arrays, share(rows, local_share, stream(seed, "share")), augment, normalise)
+    deal = _Deal(clients, partition, classes_per_client, alpha, samples_per_client, local_share, seed)
+    return _federated(CIFAR10, deal, augment, normalise, root, cache)
 
 
 def cifar100(
@@ -73,9 +74,8 @@ def cifar100(
     cache: str | Path | None = None,
 ) -> FederatedData:
     """CIFAR-100, fine labels: by default 100 clients with twenty classes each; settings as for `cifar10`."""
-    arrays = _load(CIFAR100, root, cache)
-    rows = _rows(arrays["train_y"], samples_per_client, clients, seed, partition, classes_per_client, alpha)
-    return _federated(CIFAR100, arrays, share(rows, local_share, stream(seed, "share")), augment, normalise)
+    deal = _Deal(clients, partition, classes_per_client, alpha, samples_per_client, local_share, seed)
+    return _federated(CIFAR100, deal, augment, normalise, root, cache)
 
 
 def _load(source: _Source, root: str | Path | None, cache: str | Path | None) -> dict[str, Array]:
@@ -88,25 +88,31 @@ def _load(source: _Source, root: str | Path | None, cache: str | Path | None) ->
     return cached(source.name, train + test, decode, cache)
 
 
-def _rows(
-    y: Array,
-    samples: int | None,
-    clients: int,
-    seed: int,
-    how: str,
-    classes_per_client: int,
-    alpha: float | None,
-) -> Ragged:
-    """All rows dealt out, or a stratified part: `samples` per client, however many clients there are."""
-    rng = stream(seed, "partition")
-    if samples is None:
-        return spread(y, clients, how, classes_per_client, alpha, rng)
-    chosen = subset(y, clients * samples, stream(seed, "subset"))
-    dealt = spread(y[chosen], clients, how, classes_per_client, alpha, rng)
-    return Ragged(chosen[dealt.flat], dealt.offsets)
+@dataclass(frozen=True)
+class _Deal:
+    """Who gets what: all rows, or a stratified part of `samples` per client, of which each keeps a `share`."""
+
+    clients: int
+    partition: str
+    classes_per_client: int
+    alpha: float | None
+    samples: int | None
+    share: float
+    seed: int
+
+    def rows(self, y: Array) -> Ragged:
+        chosen = np.arange(len(y))
+        if self.samples is not None:
+            chosen = subset(y, self.clients * self.samples, stream(self.seed, "subset"))
+        rng = stream(self.seed, "partition")
+        dealt = spread(y[chosen], self.clients, self.partition, self.classes_per_client, self.alpha, rng)
+        return share(Ragged(chosen[dealt.flat], dealt.offsets), self.share, stream(self.seed, "share"))
 
 
-def _federated(source: _Source, arrays: dict[str, Array], rows: Ragged, augment: bool, normalise: str) -> FederatedData:
+def _federated(
+    source: _Source, deal: _Deal, augment: bool, normalise: str, root: str | Path | None, cache: str | Path | None
+) -> FederatedData:
+    arrays = _load(source, root, cache)
     train, test = (arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"])
     transform = normaliser(normalise, source.moments, pad=4 if augment else 0)
-    return FederatedData(*train, rows, *test, source.classes, transform, name=source.name)
+    return FederatedData(*train, deal.rows(train[1]), *test, source.classes, transform, name=source.name)

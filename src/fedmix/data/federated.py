@@ -1,7 +1,9 @@
 """Data of many clients: arrays that are shared, and for each client the rows that are its own."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,16 +31,19 @@ class Ragged:
     @staticmethod
     def of(groups: Iterable[Sequence[int] | Array]) -> "Ragged":
         arrays = [_row_numbers(client, np.asarray(g)) for client, g in enumerate(groups)]
-        flat = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
-        return Ragged(flat, np.concatenate([[0], np.cumsum([len(a) for a in arrays])]).astype(np.int64))
+        return Ragged.cut(np.concatenate([np.empty(0, np.int64), *arrays]), [len(a) for a in arrays])
+
+    @staticmethod
+    def cut(flat: Array, sizes: Sequence[int] | Array) -> "Ragged":
+        """An array cut into parts of these sizes, one after another."""
+        return Ragged(flat, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
     @staticmethod
     def by_owner(owner: Array, count: int) -> "Ragged":
         """Group the positions of `owner`, an array of integers in [0, count), by its value, in order."""
-        sizes = np.bincount(owner, minlength=count)
-        return Ragged(np.argsort(owner, kind="stable"), np.concatenate([[0], np.cumsum(sizes)]))
+        return Ragged.cut(np.argsort(owner, kind="stable"), np.bincount(owner, minlength=count))
 
-    @property
+    @cached_property
     def sizes(self) -> Array:
         return np.diff(self.offsets)
 
@@ -49,6 +54,25 @@ class Ragged:
         if not 0 <= client < len(self):
             raise IndexError(f"client {client} of {len(self)}")
         return self.flat[self.offsets[client] : self.offsets[client + 1]]
+
+    def client_at(self, position: int) -> int:
+        """Whose row the flat array holds at a position."""
+        return int(np.searchsorted(self.offsets, position, side="right")) - 1
+
+    def with_rows(self, changed: Mapping[int, Array]) -> "Ragged":
+        """The same, with other rows for some clients."""
+        sizes, pieces, end = self.sizes.copy(), [], 0
+        for client in sorted(changed):
+            pieces += [self.flat[end : self.offsets[client]], changed[client]]
+            sizes[client], end = len(changed[client]), self.offsets[client + 1]
+        return Ragged.cut(np.concatenate([*pieces, self.flat[end:]]), sizes)
+
+    def take(self, clients: Array) -> "Ragged":
+        """The rows of these clients, in their order."""
+        sizes = self.sizes[clients]
+        chosen = Ragged.cut(np.empty(0, np.int64), sizes)
+        shift = self.offsets[clients] - chosen.offsets[:-1]
+        return replace(chosen, flat=self.flat[np.arange(chosen.offsets[-1]) + np.repeat(shift, sizes)])
 
 
 def _row_numbers(client: int, rows: Array) -> Array:
@@ -94,6 +118,9 @@ class FederatedData:
             )
         if not len(self.test_x):
             raise BadInput(f"{self.name}: no test samples; give at least one, for without them nothing can be evaluated")
+        self._check_clients()
+
+    def _check_clients(self) -> None:
         if len(self.clients) == 0:
             raise BadInput(f"{self.name}: no clients; give the rows of at least one")
         self._check_rows("", self.clients, len(self.x))
@@ -110,8 +137,7 @@ class FederatedData:
     def _check_rows(self, part: str, clients: Ragged, rows: int) -> None:
         outside = np.flatnonzero((clients.flat < 0) | (clients.flat >= rows))
         if len(outside):
-            bad = int(np.searchsorted(clients.offsets, outside[0], side="right")) - 1
-            raise BadInput(f"{self.name}: client {bad} names a {part}row outside 0..{rows - 1}")
+            raise BadInput(f"{self.name}: client {clients.client_at(outside[0])} names a {part}row outside 0..{rows - 1}")
 
     def _check_values(self, part: str, x: Array, y: Array) -> None:
         for what, values in (("inputs", x), ("labels", y)):
@@ -136,8 +162,8 @@ class FederatedData:
             )
 
     def _whose(self, part: str, row: int) -> str:
-        owners = [k for k in range(len(self.clients)) if row in self.clients[k]] if part == "training" else []
-        return f" (client {owners[0]})" if owners else ""
+        held = np.flatnonzero((self.clients.flat == row) & (part == "training"))
+        return f" (client {self.clients.client_at(held[0])})" if len(held) else ""
 
     @property
     def outputs(self) -> int:
@@ -148,6 +174,14 @@ class FederatedData:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one model input."""
         return tuple(self.inputs(np.asarray(self.x[:1])).shape[1:])
+
+    def class_counts(self) -> Array | None:
+        """How many samples of each class every client holds (clients, classes); None where there are no classes."""
+        if self.classes is None:
+            return None
+        client = np.repeat(np.arange(len(self.clients)), self.clients.sizes)
+        cell = client * self.classes + self.y[self.clients.flat].astype(np.int64)
+        return np.bincount(cell, minlength=len(self.clients) * self.classes).reshape(-1, self.classes)
 
     def units(self, raw: Array) -> Tensor:
         """Samples in the units in which means are taken and exchanged (pixels in [0, 1], one-hot characters, or as they are)."""
@@ -168,8 +202,11 @@ class FederatedData:
         outside = [k for k in changed if not 0 <= k < len(self.clients)]
         if outside:
             raise BadInput(f"{self.name}: there is no client {outside[0]}; clients are 0..{len(self.clients) - 1}")
-        rows = Ragged.of([np.asarray(changed.get(k, self.clients[k])) for k in range(len(self.clients))])
-        return replace(self, clients=rows)
+        rows = {int(k): _row_numbers(k, np.asarray(rows)) for k, rows in changed.items()}
+        same = copy(self)  # whose arrays have been checked
+        object.__setattr__(same, "clients", self.clients.with_rows(rows))
+        same._check_clients()
+        return same
 
 
 def from_arrays(

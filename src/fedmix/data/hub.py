@@ -48,8 +48,7 @@ def _download(repo: str, config: str, split: str, record: Path) -> list[Path]:
         partial = record.with_name(f"{record.name}.{os.getpid()}")
         partial.write_text(json.dumps({str(file): file.stat().st_size for file in files}))
         partial.replace(record)
-    # The client lets errors of three HTTP libraries through, depending on its version.
-    except Exception as error:
+    except Exception as error:  # the client lets errors of three HTTP libraries through, depending on its version
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         advice = "make room or set HF_HOME to another folder" if full else "check the connection and start again"
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
@@ -75,7 +74,7 @@ def _whole(api: "HfApi", repo: str, path: str, size: int) -> Path:
     for _ in range(2):
         try:
             local = api.hf_hub_download(repo, path, repo_type="dataset", revision=REVISION, force_download=short)
-        except Exception as error:
+        except Exception as error:  # of whichever HTTP library; `_download` says what it was
             reason = error
             continue
         if Path(local).stat().st_size == size:

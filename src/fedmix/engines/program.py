@@ -140,7 +140,8 @@ class _Quick:
     """A step compiled at its first call; as it was, with one warning, where there is no working compiler."""
 
     def __init__(self, step: Callable[[State], None], state: State) -> None:
-        self.step, self.fast = step, None
+        self.step = step
+        self.fast: Callable[[], Any] | None = None
         self.leaves, self.shape = pytree.tree_flatten(state)
 
     def __call__(self, state: State) -> None:

@@ -2,6 +2,7 @@
 
 from fedmix.exchange.means import Means, average, release, split_at_random, split_by_class
 from fedmix.exchange.pool import Pool, build
+from fedmix.exchange.releases import Releases, release_all
 from fedmix.exchange.rounds import MeanExchange, Traffic
 from fedmix.exchange.settings import Exchange
 
@@ -10,10 +11,12 @@ __all__ = [
     "MeanExchange",
     "Means",
     "Pool",
+    "Releases",
     "Traffic",
     "average",
     "build",
     "release",
+    "release_all",
     "split_at_random",
     "split_by_class",
 ]

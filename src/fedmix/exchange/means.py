@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmix.data.federated import Ragged
 from fedmix.exchange.settings import Exchange
 
 Array = np.ndarray[Any, Any]
@@ -55,11 +56,17 @@ def _cut(rows: Array, size: int) -> list[Array]:
     return np.split(rows, np.arange(1, len(rows) // size) * size)
 
 
-def average(x: Array, y: Tensor, groups: list[Array], encode: Callable[[Array], Tensor]) -> Means:
+def split(y: Tensor, size: int, how: str, rng: np.random.Generator) -> list[Array]:
+    """The groups of a client's samples. Where two of `size` cannot be, one holds them all and nothing is drawn."""
+    if len(y) < 2 * size:
+        return [np.arange(len(y))]
+    return split_by_class(y.argmax(1).numpy(), size, rng) if how == "class" else split_at_random(len(y), size, rng)
+
+
+def average(x: Array, y: Tensor, groups: Ragged, encode: Callable[[Array], Tensor]) -> Means:
     """The mean of `encode(x)` and of the label vectors `y` over each group, summed in float64, a block of samples at a time."""
-    order = np.concatenate(groups)
-    group = torch.from_numpy(np.repeat(np.arange(len(groups)), [len(g) for g in groups]))
-    size = torch.bincount(group).double()
+    order, group = groups.flat, torch.from_numpy(np.repeat(np.arange(len(groups)), groups.sizes))
+    size = torch.from_numpy(groups.sizes).double()
     sum_x: Tensor | None = None
     for start in range(0, len(order), CHUNK):
         part = encode(x[order[start : start + CHUNK]]).double()
@@ -85,11 +92,7 @@ def release(
     if len(x) < how.cutoff:
         return None
     size = how.group_size(client, len(x))
-    if how.split == "class":
-        groups = split_by_class(y.argmax(1).numpy(), size, grouping)
-    else:
-        groups = split_at_random(len(x), size, grouping)
-    means = average(x, y, groups, encode)
+    means = average(x, y, Ragged.of(split(y, size, how.split, grouping)), encode)
     if how.noise:
         drawn = torch.from_numpy(noise.standard_normal(tuple(means.x.shape), dtype=np.float32))
         means = means._replace(x=means.x + how.noise * drawn.to(means.x.device))

@@ -1,7 +1,7 @@
 """What the server makes of the releases: a pool in which position tells no owner, each entry a mean of `average` releases."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 from fedmix.data.federated import Ragged
 from fedmix.errors import BadInput
 from fedmix.exchange.means import Means
+from fedmix.exchange.releases import Releases
 
 Array = np.ndarray[Any, Any]
 
@@ -30,14 +31,23 @@ class Pool:
     def bytes(self) -> int:
         return Means(self.x, self.y).bytes
 
+    @cached_property
+    def _everything(self) -> Array:
+        return np.arange(len(self))
+
+    @cached_property
+    def _by_owner(self) -> tuple[Array, Array]:
+        """Who contributed, sorted, and to which entry."""
+        order = np.argsort(self.owners.flat, kind="stable")
+        return self.owners.flat[order], np.repeat(self._everything, self.owners.sizes)[order]
+
     def entries_for(self, client: int, *, own: bool = False, exclude_own: bool = False) -> Array:
         """The entries that a client may draw: all, only its own, or all but those it contributed to."""
         if not own and not exclude_own:
-            return np.arange(len(self))
-        entry = np.repeat(np.arange(len(self)), self.owners.sizes)
-        mine = np.zeros(len(self), bool)
-        mine[entry[self.owners.flat == client]] = True
-        allowed = np.flatnonzero(mine if own else ~mine)
+            return self._everything
+        owner, entry = self._by_owner
+        first, last = np.searchsorted(owner, [client, client + 1])
+        allowed = entry[first:last] if own else np.delete(self._everything, entry[first:last])
         if not len(allowed):
             raise BadInput(
                 f"exchange: every entry of the pool holds data of client {client}, so exclude_own leaves it none; "
@@ -46,20 +56,26 @@ class Pool:
         return allowed
 
 
-def build(releases: Mapping[int, Means], average: int, rng: np.random.Generator) -> Pool:
+def build(releases: Releases, average: int, rng: np.random.Generator) -> Pool:
     """Shuffle all released means and average every `average` of them; what is left over joins the last entry.
 
     Released means are averaged with equal weights, whatever the size of the client or of the group behind each.
     """
-    clients = sorted(releases)
-    x, y = torch.cat([releases[k].x for k in clients]), torch.cat([releases[k].y for k in clients])
-    owner = np.repeat(clients, [len(releases[k].x) for k in clients])
-    if average > len(x):
-        raise BadInput(f"exchange.average={average} is more than the {len(x)} means that clients released; lower it")
-    order = rng.permutation(len(x))
-    groups = np.split(order, np.arange(1, len(x) // average) * average)
-    if average > 1:
-        x, y = (torch.stack([t[g].mean(0) for g in groups]) for t in (x, y))
-    else:
-        x, y = x[order], y[order]
-    return Pool(x, y, Ragged.of([np.unique(owner[g]) for g in groups]))
+    count = len(releases.owner)
+    if average > count:
+        raise BadInput(f"exchange.average={average} is more than the {count} means that clients released; lower it")
+    order = rng.permutation(count)
+    owner, x, y = releases.owner[order], releases.x[order], releases.y[order]
+    entry = np.minimum(np.arange(count) // average, count // average - 1)
+    span = int(owner.max()) + 1
+    contributed, contributor = np.divmod(np.unique(entry * span + owner), span)  # each owner once in an entry
+    owners = Ragged.cut(contributor, np.bincount(contributed))
+    if average == 1:
+        return Pool(x, y, owners)
+    return Pool(_averaged(x, average), _averaged(y, average), owners)
+
+
+def _averaged(values: Tensor, size: int) -> Tensor:
+    full = (len(values) // size - 1) * size
+    means = values[:full].view(-1, size, *values.shape[1:]).mean(1)
+    return torch.cat([means, values[full:].mean(0, keepdim=True)])

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from fedmix.data.federated import FederatedData
-from fedmix.exchange.means import Means, release
+from fedmix.exchange.means import Means
 from fedmix.exchange.pool import Pool, build
+from fedmix.exchange.releases import Releases, release_all
 from fedmix.exchange.settings import Exchange
-from fedmix.rng import stream
+from fedmix.rng import stream, streams
 
 Array = np.ndarray[Any, Any]
 
@@ -48,68 +49,62 @@ class MeanExchange:
     """Algorithm 1's exchange as state between rounds. All of it can be saved and put back (`state`, `restore`).
 
     `version` counts rebuilt pools, `holds` is the version that each client has, `epoch` counts changes of each client's data,
-    `pending` are clients whose data changed since they last sent.
+    `pending` are clients whose data changed since they last sent. Every field is replaced, never changed in place: a shallow
+    copy is what it was, and a state needs no copies.
     """
 
     how: Exchange
     seed: int
     clients: int
     version: int = 0
-    releases: dict[int, Means] = field(default_factory=dict)
+    releases: Releases | None = None
     pool: Pool | None = None
-    pending: set[int] = field(default_factory=set)
+    pending: frozenset[int] = frozenset()
     holds: Array = field(init=False)
     epoch: Array = field(init=False)
 
     def __post_init__(self) -> None:
         self.holds, self.epoch = np.zeros(self.clients, np.int64), np.zeros(self.clients, np.int64)
 
-    def __copy__(self) -> "MeanExchange":
-        twin = replace(self, releases=dict(self.releases), pending=set(self.pending))
-        twin.holds, twin.epoch = self.holds.copy(), self.epoch.copy()
-        return twin
-
     def changed(self, clients: Iterable[int]) -> None:
         """Take note that the data of these clients changed."""
-        for k in clients:
-            self.epoch[k] += 1
-            self.pending.add(k)
+        now = frozenset(clients)
+        self.epoch = self.epoch.copy()
+        self.epoch[list(now)] += 1
+        self.pending |= now
 
     def refresh(self, data: FederatedData, encode: Callable[[Array], Tensor], *, every_round: bool = False) -> Traffic:
         """Have clients send what is due and rebuild the pool if anything came. `every_round`: all of them, now."""
         if self.version == 0 or every_round:
-            due = set(range(self.clients))
+            due = np.arange(self.clients)
         elif self.pending and len(self.pending) / self.clients >= self.how.wait:
-            due = set(self.pending)
+            due = np.array(sorted(self.pending))
         else:
             return Traffic()
         self.how.check(data.clients.sizes)
         sent = self._collect(data, encode, due)
-        self.pending.clear()
+        self.pending = frozenset()
         self.version += 1
         self.pool = self._pool(data)
         if self.how.source != "pool":
             return Traffic()
         return Traffic(means_up=sent, pool=self.pool.bytes)
 
-    def _collect(self, data: FederatedData, encode: Callable[[Array], Tensor], due: set[int]) -> int:
+    def _collect(self, data: FederatedData, encode: Callable[[Array], Tensor], due: Array) -> int:
         """Take the releases of the clients that are due; the bytes they sent."""
         own = self.how.source == "own"
         how = replace(self.how, cutoff=1, noise=0.0) if own else self.how  # own means never leave their client
-        sent = 0
-        for k in sorted(due):
-            rows = data.clients[k]
-            labels = data.targets(torch.from_numpy(np.ascontiguousarray(data.y[rows])))
-            grouping = stream(self.seed, "split", k, int(self.epoch[k]))
-            noise = stream(self.seed, "release-noise", k, self.version)
-            means = release(k, data.x[rows], labels, how, encode, grouping, noise)
-            self.releases.pop(k, None)
-            if means is not None:
-                self.releases[k] = means
-                sent += means.bytes
-        return sent
+        sent = release_all(
+            due, data, how, encode,
+            grouping=lambda clients: streams(self.seed, "split", clients, self.epoch[clients]),
+            noise=lambda clients: streams(self.seed, "release-noise", clients, self.version),
+        )  # fmt: skip
+        kept = [] if self.releases is None else [self.releases.without(due)]
+        self.releases = Releases.joined(kept + sent)
+        return sum(Means(part.x, part.y).bytes for part in sent)
 
     def _pool(self, data: FederatedData) -> Pool:
+        assert self.releases is not None
         rng = stream(self.seed, "shuffle", self.version)
         if self.how.source == "own":
             return build(self.releases, 1, rng)
@@ -123,6 +118,7 @@ class MeanExchange:
         """Send the pool to those of these clients that do not hold the current version."""
         assert self.pool is not None
         lacking = [k for k in clients if self.holds[k] != self.version]
+        self.holds = self.holds.copy()
         self.holds[lacking] = self.version
         travels = self.how.source == "pool"
         return Traffic(means_down=self.pool.bytes * len(lacking) if travels else 0)
@@ -134,27 +130,22 @@ class MeanExchange:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that later rounds depend on, as tensors."""
-        owners = sorted(self.releases)
         saved = {
             "version": torch.tensor(self.version),
-            "holds": torch.from_numpy(self.holds.copy()),
-            "epoch": torch.from_numpy(self.epoch.copy()),
+            "holds": torch.from_numpy(self.holds),
+            "epoch": torch.from_numpy(self.epoch),
             "pending": torch.tensor(sorted(self.pending), dtype=torch.int64),
         }
-        if owners:
-            saved["owner"] = torch.tensor([k for k in owners for _ in self.releases[k].x])
-            saved["x"] = torch.cat([self.releases[k].x for k in owners])
-            saved["y"] = torch.cat([self.releases[k].y for k in owners])
+        if self.releases is not None:
+            saved |= {"owner": torch.from_numpy(self.releases.owner), "x": self.releases.x, "y": self.releases.y}
         return saved
 
     def restore(self, saved: dict[str, Tensor], data: FederatedData) -> None:
         """Put back what `state` gave; the pool follows from it."""
         self.version = int(saved["version"])
-        self.holds, self.epoch = saved["holds"].numpy().copy(), saved["epoch"].numpy().copy()
-        self.pending = set(saved["pending"].tolist())
-        self.releases, self.pool = {}, None
+        self.holds, self.epoch = saved["holds"].numpy(), saved["epoch"].numpy()
+        self.pending = frozenset(saved["pending"].tolist())
+        self.releases, self.pool = None, None
         if "owner" in saved:
-            for k in sorted(set(saved["owner"].tolist())):
-                mine = saved["owner"] == k
-                self.releases[k] = Means(saved["x"][mine], saved["y"][mine])
+            self.releases = Releases(saved["owner"].numpy(), saved["x"], saved["y"])
             self.pool = self._pool(data)

@@ -61,18 +61,31 @@ class Exchange:
             raise BadInput(
                 f"exchange.cutoff={self.cutoff} leaves no client to send means: the largest has {sizes.max()} samples; lower it"
             )
-        groups = sum(int(n) // self.group_size(int(k), int(n)) for k, n in zip(senders, sizes[senders], strict=True))
+        samples = sizes[senders]
+        short = np.flatnonzero(self.group_sizes(samples) > samples)
+        if len(short):
+            raise self._too_few(senders[short[0]], samples[short[0]])
+        groups = int((samples // self.group_sizes(samples)).sum())
         if self.average > groups:
             raise BadInput(f"exchange.average={self.average} is more than the {groups} means that clients release; lower it")
 
     def group_size(self, client: int, samples: int) -> int:
         """M_k for a client with that many samples."""
+        size = int(self.group_sizes(np.array([samples]))[0])
+        if size > samples:
+            raise self._too_few(client, samples)
+        return size
+
+    def group_sizes(self, samples: Array) -> Array:
+        """M_k for clients with these numbers of samples, whether or not they have that many."""
         if self.m == "all":
             return samples
-        size = self.m if isinstance(self.m, int) else max(1, int(self.m * samples + 1e-9))  # 0.29 * 100 is 28.999…
-        if size > samples:
-            raise BadInput(
-                f"exchange.m={self.m} is more than the {samples} samples of client {client}; "
-                f"lower it, use 'all', or set exchange.cutoff={size} so that small clients send nothing"
-            )
-        return size
+        if isinstance(self.m, int):
+            return np.full_like(samples, self.m)
+        return np.maximum(1, (self.m * samples + 1e-9).astype(np.int64))  # 0.29 * 100 is 28.999…
+
+    def _too_few(self, client: int, samples: int) -> BadInput:
+        return BadInput(
+            f"exchange.m={self.m} is more than the {samples} samples of client {client}; "
+            f"lower it, use 'all', or set exchange.cutoff={self.m} so that small clients send nothing"
+        )

@@ -1,7 +1,7 @@
 """The recurrence of an LSTM over a whole sequence, fast when every client has weights of its own.
 
-With p the gates' inputs (B, T, 4D): a = p_t + h_{t−1}·wᵀ; of its four parts i, f, o = σ(a), g = tanh(a); c ← f·c + i·g, h ← o·tanh(c).
-The kernels take (K, J, B, T, 4D): K clients, and J = 2 where a derivative goes along with the value.
+With p the gates' inputs (B, T, 4D): a = p_t + h_{t−1}·wᵀ, in four parts; i, f, o = σ(a), g = tanh(a); c ← f·c + i·g and
+h ← o·tanh(c). The kernels take (K, J, B, T, 4D): K clients, and J = 2 where a derivative goes along with the value.
 """
 
 from typing import Any
@@ -60,7 +60,7 @@ def _lstm(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
         if len(pair) == 1:
             results.append(tuple(v[None] for v in values))
             continue
-        dh, _, dc = jvp(lambda q, weight=weight: recurrence(q, weight), (pair[0],), (pair[1],))[1]  # type: ignore[misc]
+        dh, _, dc = jvp(lambda q, weight=weight: recurrence(q, weight), (pair[0],), (pair[1],))[1]
         before = torch.cat([torch.zeros_like(dh[:, :1]), dh[:, :-1]], 1)
         results.append(
             tuple(torch.stack(v) for v in ((values[0], dh), (values[1], pair[1] + before @ weight.T), (values[2], dc)))
@@ -76,7 +76,7 @@ def _lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, ho
             return recurrence(pair[0], weight)[0][None]
         return torch.stack(jvp(lambda q: recurrence(q, weight)[0], (pair[0],), (pair[1],))[:2])
 
-    return torch.stack([vjp(lambda q, y=y: given(q, y), x)[1](g)[0] for g, x, y in zip(gh, p, w, strict=True)])  # type: ignore[misc]
+    return torch.stack([vjp(lambda q, y=y: given(q, y), x)[1](g)[0] for g, x, y in zip(gh, p, w, strict=True)])
 
 
 @_lstm.register_fake

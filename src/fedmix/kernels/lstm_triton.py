@@ -4,7 +4,7 @@ Tensors are (K, J, B, T, ...): J = 1 for values alone, J = 2 for values and thei
 weights. One program computes a block of hidden units of one client for the whole batch.
 """
 
-# mypy: disable-error-code="no-untyped-def, misc, type-arg, untyped-decorator, no-untyped-call"
+# mypy: disable-error-code="no-untyped-def, misc, untyped-decorator"
 
 import torch
 import triton

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def largest(x: Tensor) -> Tensor:
-    """Which of every two by two of (B, C, H, W) is the largest, 0 to 3 in reading order; of equal ones the first, as in PyTorch."""
+    """Which of every two by two of (B, C, H, W) is the largest, 0 to 3 in reading order; of equals the first, as in PyTorch."""
     a, b, c, d = _quarters(x)
     above, below = b > a, d > c
     lower = torch.where(below, d, c) > torch.where(above, b, a)

@@ -120,8 +120,8 @@ def _prepared(module: nn.Module) -> nn.Module:
             if isinstance(child, nn.modules.dropout._DropoutNd):
                 setattr(parent, name, KeyedDropout(child.p, site, whole_channels=not isinstance(child, nn.Dropout)))
                 site += 1
-            for kind, ours in ((nn.Conv2d, Conv2d), (nn.Linear, Linear), (nn.MaxPool2d, MaxPool2d)):
-                if isinstance(child, kind) and ours.can_replace(child):  # type: ignore[attr-defined]  # each takes its own kind
+            for ours in (Conv2d, Linear, MaxPool2d):
+                if child is not None and ours.can_replace(child):
                     child.__class__ = ours  # the same parameters, another forward
     return module
 

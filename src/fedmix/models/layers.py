@@ -36,11 +36,13 @@ class Conv2d(nn.Conv2d):
     """`nn.Conv2d` whose clients' filters go through one kernel together (kernels/conv.py)."""
 
     @staticmethod
-    def can_replace(layer: nn.Conv2d) -> bool:
+    def can_replace(layer: nn.Module) -> bool:
         """Whether it is a plain convolution: stride 1, square and zero padding, no groups, no dilation."""
+        if type(layer) is not nn.Conv2d:
+            return False
         plain = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
         pads = layer.padding if isinstance(layer.padding, tuple) else (0, 1)
-        return type(layer) is nn.Conv2d and plain and pads[0] == pads[1] and layer.kernel_size[0] == layer.kernel_size[1]
+        return plain and pads[0] == pads[1] and layer.kernel_size[0] == layer.kernel_size[1]
 
     def forward(self, x: Tensor) -> Tensor:
         return conv2d(x, self.weight, self.bias, int(self.padding[0]), len(x))
@@ -55,7 +57,7 @@ class Linear(nn.Linear):
     """`nn.Linear` whose gradient joins the update (kernels/linear.py)."""
 
     @staticmethod
-    def can_replace(layer: nn.Linear) -> bool:
+    def can_replace(layer: nn.Module) -> bool:
         """Whether it is a plain one."""
         return type(layer) is nn.Linear
 
@@ -75,10 +77,12 @@ class MaxPool2d(nn.MaxPool2d):
     """`nn.MaxPool2d` that can also carry a derivative along, and that a compiler joins with its neighbours (kernels/pool.py)."""
 
     @staticmethod
-    def can_replace(layer: nn.MaxPool2d) -> bool:
+    def can_replace(layer: nn.Module) -> bool:
         """Whether it takes the largest of every two by two."""
+        if type(layer) is not nn.MaxPool2d:
+            return False
         both = (layer.kernel_size, layer.stride) in ((2, 2), ((2, 2), (2, 2)))
-        return type(layer) is nn.MaxPool2d and both and (layer.padding, layer.dilation, layer.ceil_mode) == (0, 1, False)
+        return both and (layer.padding, layer.dilation, layer.ceil_mode) == (0, 1, False)
 
     def forward(self, x: Tensor) -> Tensor:
         return pick(x, largest(x)) if x.is_cuda else super().forward(x)

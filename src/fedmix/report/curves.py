@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmix.errors import BadInput
-from fedmix.report.files import write_whole
+from fedmix.report.files import write
 from fedmix.report.groups import grouped
 from fedmix.report.load import RunRecord
 from fedmix.report.results import table_of
@@ -43,4 +43,4 @@ def draw(runs: Sequence[RunRecord], path: Path) -> None:
     picture = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "fedmix"}):  # the same runs give the same file
         figure.savefig(picture, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    write_whole(path, picture.getvalue())
+    write(path, picture.getvalue())

@@ -47,6 +47,9 @@ def charts(groups: Sequence[Group], table: Table) -> list[Chart]:
             drawn.append(_curves(groups, title, y, x, unit if y == table.score else ""))
             if y == table.score:
                 _mark_target(drawn[-1], table)
+    by_size = _by_size(groups, f"{name} by clients' samples", 100.0 if unit else 1.0, unit)
+    if by_size.data:
+        drawn.append(by_size)
     if any(row.reached for row in table.rows):
         drawn.append(_rounds(table))
     return drawn
@@ -95,6 +98,35 @@ def _curves(groups: Sequence[Group], title: str, y: str, x: str, unit: str) -> C
     }
     several = any(len(group.runs) > 1 for group in groups)
     return Chart(title, "Line: mean over seeds; band: lowest to highest." if several else "", data, layout)
+
+
+def _by_size(groups: Sequence[Group], title: str, scale: float, unit: str) -> Chart:
+    """The score on clients' own test samples against how many they train on, for tenths of the clients."""
+    data = []
+    for index, group in enumerate(groups):
+        scored = [run.clients for run in group.runs if run.finished and run.clients and run.clients.scores is not None]
+        if not scored:
+            continue
+        sizes, scores = np.concatenate([c.sizes for c in scored]), np.concatenate([c.scores for c in scored])
+        tenths = [part for part in np.array_split(np.argsort(sizes, kind="stable"), 10) if len(part)]
+        colour, dash = style(index)
+        trace = {
+            "type": "scatter",
+            "name": _text(group.label),
+            "x": _plain(np.array([sizes[part].mean() for part in tenths])),
+            "y": _plain(scale * np.array([scores[part].mean() for part in tenths])),
+            "mode": "lines+markers",
+            "line": {"color": colour, "dash": dash, "width": 2.5},
+            "hovertemplate": f"%{{y:.4g}}{unit}",
+        }
+        data.append(trace)
+    layout = {
+        "xaxis": {"title": {"text": "training samples of a client", "standoff": 6}},
+        "yaxis": {"ticksuffix": unit},
+        "hovermode": "closest",
+    }
+    note = "On each client's own test samples, by the last model. A point: mean over a tenth of the clients of all seeds."
+    return Chart(title, note, data, layout)
 
 
 def _traces(label: str, index: int, values: Band, scale: float, unit: str) -> list[dict[str, Any]]:

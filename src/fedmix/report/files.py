@@ -1,28 +1,19 @@
-"""Files of unknown origin read within limits; files written whole or not at all."""
+"""What a report reads and writes: files of run folders, which are not trusted, and files that were asked for."""
 
 import json
 import tomllib
-import uuid
 from pathlib import Path
 from typing import Any
 
 from fedmix.errors import BadInput
+from fedmix.files import read_within, write_whole
 
 LARGEST = 256 << 20  # bytes of one file
 
 
 def read(path: Path) -> bytes:
-    """The bytes of a plain file of bearable size."""
-    if not path.is_file():  # a pipe would wait for ever
-        raise BadInput(f"{path} is missing or not a plain file; give a folder that 'fedmix run' made")
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read ({error.strerror}); check its permissions") from error
-    if len(content) > LARGEST:
-        raise BadInput(f"{path} is larger than {LARGEST >> 20} MiB; a run folder holds no such file, leave this run out")
-    return content
+    """The bytes of a run folder's file."""
+    return read_within(path, LARGEST, "give a folder that 'fedmix run' made, or leave this run out")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -48,17 +39,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path} is not valid TOML ({_reason(error)}); restore it or leave this run out") from None
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write beside, then rename."""
-    partial = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+def write(path: Path, content: bytes) -> None:
+    """A file that was asked for, whole or not at all."""
     try:
-        with partial.open("xb") as file:
-            file.write(content)
-        partial.replace(path)
+        write_whole(path, content)
     except OSError as error:
         raise BadInput(f"{path} cannot be written ({error.strerror}); choose another place for it") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def printable(value: object) -> str:

@@ -17,10 +17,14 @@ HIGHER_IS_BETTER = {"accuracy": True, "mse": False}
 
 @dataclass(frozen=True)
 class Clients:
-    """How many samples each client holds, and of which classes; `counts` is None where there are no classes."""
+    """How many samples each client holds, and of which classes, and the score on its own test samples (nan: not finite).
+
+    `counts` is None where there are no classes, `scores` where clients have no test samples or the run is not done.
+    """
 
     sizes: Array
     counts: Array | None
+    scores: Array | None
 
 
 @dataclass(frozen=True)
@@ -127,12 +131,25 @@ def _clients(path: Path) -> Clients | None:
         return None
     said = read_json(path)
     sizes, classes = _naturals(said.get("sizes"), path, "sizes", 1), said.get("classes")
+    scores = _scores(said.get("scores"), path, len(sizes))
     if not classes:
-        return Clients(sizes, None)
+        return Clients(sizes, None, scores)
     counts = _naturals(said.get("counts"), path, "counts", 2)
     if counts.shape != (len(sizes), classes):
         raise BadInput(f"{path}: counts are not one row per client and one number per class; restore it or leave this run out")
-    return Clients(sizes, counts)
+    return Clients(sizes, counts, scores)
+
+
+def _scores(value: object, path: Path, clients: int) -> Array | None:
+    if value is None:
+        return None
+    try:
+        scores = np.array(value, np.float64)  # None becomes nan
+    except (ValueError, TypeError, OverflowError):
+        scores = np.array(0.0)
+    if scores.shape != (clients,):
+        raise BadInput(f"{path}: scores are not one number per client; restore it or leave this run out")
+    return scores
 
 
 def _naturals(value: object, path: Path, name: str, dimensions: int) -> Array:

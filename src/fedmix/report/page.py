@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedmix.report.figures import Chart, charts, heat_map
-from fedmix.report.files import write_whole
+from fedmix.report.files import write
 from fedmix.report.gallery import galleries
 from fedmix.report.groups import Group, differing, grouped
 from fedmix.report.load import RunRecord
@@ -23,7 +23,7 @@ BLANK = "–"
 
 def write_html(runs: Sequence[RunRecord], path: Path) -> None:
     """Write the report on these runs."""
-    write_whole(path, page(runs).encode())
+    write(path, page(runs).encode())
 
 
 def page(runs: Sequence[RunRecord]) -> str:

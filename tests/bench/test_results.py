@@ -103,7 +103,7 @@ def test_names_from_a_file_cannot_steer_a_terminal_or_break_a_table(tmp_path: Pa
     records = read_steps(file(tmp_path, wild))
     assert "\x1b" not in shown(records)
     assert "[bold]x" in shown(records)
-    assert all(line.count("|") == 6 for line in results.markdown(records).splitlines())
+    assert all(line.count("|") == 5 for line in results.markdown(records).splitlines())
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])

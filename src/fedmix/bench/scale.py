@@ -6,13 +6,16 @@ hold ends its axis and not the measurement.
 
 import json
 import resource
+import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 import numpy as np
@@ -167,18 +170,37 @@ def sweep(
 def _apart(point: Point, algorithm: str, device: str, repeats: int) -> Growth | str:
     """`measure` in a process of its own; a string says why there is no result."""
     command = [sys.executable, "-m", "fedmix.bench.scale", json.dumps([point, algorithm, device, repeats])]
-    # In a session of its own Ctrl-C does not reach it: the parent ends it.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        try:
-            out, messages = process.communicate()
-        finally:
-            process.kill()
+    with _started(command) as process:
+        out, messages = process.communicate()
     last = (messages.strip().splitlines() or [""])[-1]
     if process.returncode == BadInput.exit_code:
         raise BadInput(last)
     if process.returncode < 0:
         return "its process was killed, perhaps for lack of memory"
     return last if process.returncode else Growth(**json.loads(out))
+
+
+@contextmanager
+def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that never outlives this block. Ctrl-C does not reach it, and waits here until it is known to be there."""
+    stop = False
+
+    def note(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
+        nonlocal stop
+        stop = True
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        try:
+            if stop:
+                raise KeyboardInterrupt
+            yield process
+        finally:
+            process.kill()
 
 
 def _answer(question: str) -> None:

@@ -77,20 +77,22 @@ def test_every_round_is_the_same_round(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(not torch.equal(once[n], trial.start[n]) for n in once)
 
 
-def test_the_fastest_number_of_threads_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 2 threads a round takes one second, with 1 and 4 it takes three; first rounds take ten more."""
+def test_the_fastest_number_of_threads_is_kept_and_more_are_not_tried_once_they_are_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Second rounds take 3, 1, 1.05 and 2 seconds with 1, 2, 4 and 8 threads; first rounds take ten more."""
     seen: list[int] = []
 
     def timing(self: Trial) -> measure.Timing:
         seen.append(self.threads)
-        seconds = {1: 3.0, 2: 1.0, 4: 3.0}[self.threads] + 10 * (seen.count(self.threads) == 1)
+        seconds = {1: 3.0, 2: 1.0, 4: 1.05, 8: 2.0}[self.threads] + 10 * (seen.count(self.threads) == 1)
         return measure.Timing(seconds, seconds, 0)
 
-    monkeypatch.setattr(measure, "cores", lambda: 4)
+    monkeypatch.setattr(measure, "cores", lambda: 32)
     monkeypatch.setattr(Trial, "_round", timing)
     trial = Trial(WORKLOADS["digits"], "fedavg", "plain", TINY, "cpu")
     assert (trial.threads, trial.warmup) == (2, 11.0)
-    assert seen == [1, 1, 2, 2, 4, 4]
+    assert seen == [1, 1, 2, 2, 4, 4, 8, 8]
 
 
 def test_variants_take_turns_and_records_hold_median_and_range(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fedmix.cli.bench import bench_app
+
 app = typer.Typer(
     name="fedmix",
     help="Mean-augmented federated learning: train, compare and report FedMix and its relatives.",
@@ -17,6 +19,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="The data sets: what there is, fetch it, look at it.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(bench_app, name="bench")
 
 What = Annotated[
     str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset (digits, cifar10, cifar100, femnist, shakespeare) or a file.")

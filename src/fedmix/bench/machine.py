@@ -1,0 +1,64 @@
+"""What something was measured on and with. No paths and no names of machines: results are meant to be shown."""
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmix.runs import environment
+
+
+def about(device: torch.device, command: str) -> dict[str, Any]:
+    """Command, time, commit, machine and versions, as they go into a result's file."""
+    known = environment(device, command)
+    versions = {name: known[name] for name in ("fedmix", "python", "torch", "numpy")}
+    if triton := _version("triton"):
+        versions["triton"] = triton
+    machine: dict[str, Any] = {"cpu": cpu(), "cores": cores(), "system": platform.system()}
+    if device.type == "cuda":
+        machine["gpu"] = torch.cuda.get_device_name(device)
+    if policy := os.environ.get("OMP_WAIT_POLICY"):
+        machine["omp_wait_policy"] = policy
+    return {
+        "command": command,
+        "started": known["started"],
+        "commit": known["commit"],
+        "machine": machine,
+        "versions": versions,
+    }
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu() -> str:
+    """The processor's model name."""
+    named = ""
+    if sys.platform == "darwin":
+        asked = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True)
+        named = asked.stdout.strip()
+    elif Path("/proc/cpuinfo").is_file():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return named or platform.machine()
+
+
+def precision() -> str:
+    """How float32 matrix products are computed. (By torch's default, convolutions on a GPU use TensorFloat-32 in either case.)"""
+    return "float32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

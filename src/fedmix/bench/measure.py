@@ -1,0 +1,213 @@
+"""Times one local step of all clients for several variants, taking turns, in one process.
+
+Every round starts from the same weights and the same draws, so all variants and repeats do the same work.
+"""
+
+import gc
+import math
+import re
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import _inductor as inductor
+
+from fedmix.batches import Resident
+from fedmix.bench.cases import Size, Workload, federation
+from fedmix.bench.machine import cores, precision
+from fedmix.bench.results import Record, with_speedups
+from fedmix.engines import Engine, Work
+from fedmix.errors import BadInput
+from fedmix.federation import Federation
+from fedmix.server import Updates
+
+CLEARLY = 1.1  # times as long
+Listener = Callable[[str], None]
+
+
+class Timing(NamedTuple):
+    """Seconds of a whole round and of the engine's part in it, and the most GPU memory above what there was before it."""
+
+    whole: float
+    local: float
+    memory: int
+
+
+class Clocked:
+    """An engine that notes how long its own work takes: gathering batches and stepping, from plans to updated weights."""
+
+    def __init__(self, engine: Engine, device: torch.device) -> None:
+        self.engine, self.device = engine, device
+        self.seconds = 0.0
+        self.steps = self.padding = 0.0
+
+    def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
+        self.steps, self.padding = _steps_and_padding(work)
+        self.seconds = 0.0
+        updates = iter(self.engine.run_round(data, work))
+        while True:
+            started = time.perf_counter()
+            part = next(updates, None)
+            wait(self.device)
+            self.seconds += time.perf_counter() - started
+            if part is None:
+                return
+            yield part
+
+
+def _steps_and_padding(work: Work) -> tuple[float, float]:
+    """Mean steps of a client, and the share of masked samples if all plans are stacked."""
+    masks = [plan.mask for plan in work.plans]
+    longest, batch = max(len(mask) for mask in masks), masks[0].shape[1]
+    steps = sum(plan.steps for plan in work.plans) / len(masks)
+    return steps, 1 - sum(int(mask.sum()) for mask in masks) / (len(masks) * longest * batch)
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was asked to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Trial:
+    """One variant with its federation, warmed up, and the rounds it has been timed for."""
+
+    def __init__(self, workload: Workload, algorithm: str, variant: str, size: Size, device: str) -> None:
+        gc.collect()  # what an earlier trial left must not go while this one's memory is counted
+        before = _allocated(device)
+        self.variant, self.algorithm = variant, algorithm
+        self.federation: Federation = federation(workload, algorithm, variant, size, device)
+        self.device = self.federation.device
+        self.start = self.federation.params
+        self.clock = Clocked(self.federation.engine, self.device)
+        self.federation.engine = self.clock
+        self.threads, self.warmup = self._warm_up()
+        self.held = _allocated(device) - before
+        self.rounds: list[Timing] = []
+
+    def _warm_up(self) -> tuple[int, float]:
+        """The fastest number of CPU threads, and how long its first round took; more are tried until they are clearly slower.
+
+        On a GPU the number stays what it is: the host only hands out work.
+        """
+        best, threads, warmup = math.inf, 0, 0.0
+        for count in thread_counts(cores()) if self.device.type == "cpu" else [torch.get_num_threads()]:
+            self.threads = count
+            first, second = self._round(), self._round()
+            if second.local < best:
+                best, threads, warmup = second.local, count, first.whole
+            elif second.local > CLEARLY * best:
+                break
+        return threads, warmup
+
+    def measure(self) -> None:
+        """One more round."""
+        self.rounds.append(self._round())
+
+    def _round(self) -> Timing:
+        torch.set_num_threads(self.threads)
+        self.federation.params = self.start
+        cuda = self.device.type == "cuda"
+        before = _allocated(self.device)
+        if cuda:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        wait(self.device)
+        started = time.perf_counter()
+        self.federation._train_round()
+        wait(self.device)
+        whole = time.perf_counter() - started
+        return Timing(whole, self.clock.seconds, torch.cuda.max_memory_allocated(self.device) - before if cuda else 0)
+
+    def record(self, workload: str) -> Record:
+        """What was measured so far: at least one round."""
+        steps = self.clock.steps
+        ms = [1000 * timing.local / steps for timing in self.rounds]
+        outside = statistics.median(1 - timing.local / timing.whole for timing in self.rounds)
+        engine = self.variant != "plain"
+        return Record(
+            workload, self.algorithm, self.variant, statistics.median(ms), min(ms), max(ms),
+            device=self.device.type,
+            clients=self.federation.training.clients_per_round,
+            batch=self.federation.training.batch_size,
+            steps=steps,
+            repeats=len(ms),
+            warmup_s=self.warmup,
+            threads=self.threads if self.device.type == "cpu" else None,
+            peak_mib=(self.held + max(t.memory for t in self.rounds)) / 2**20 if self.device.type == "cuda" else None,
+            round_ms=1000 * statistics.median(t.whole for t in self.rounds) if engine else None,
+            outside=outside if engine else None,
+            padding=self.clock.padding if engine else None,
+            precision=precision(),
+        )  # fmt: skip
+
+
+def _allocated(device: str | torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if torch.device(device).type == "cuda" else 0
+
+
+def thread_counts(available: int) -> list[int]:
+    """Powers of two up to the number of cores, and that number.
+
+    >>> thread_counts(6)
+    [1, 2, 4, 6]
+    """
+    return sorted({2**i for i in range(available.bit_length())} | {available})
+
+
+class Bench:
+    """Measures groups of variants and keeps what it has, so that a run that is stopped can show it."""
+
+    def __init__(self, size: Size, device: str, repeats: int, listen: Listener = lambda _: None) -> None:
+        if repeats < 1:
+            raise BadInput(f"--repeats {repeats}: at least one is needed")
+        self.size, self.device, self.repeats, self.listen = size, device, repeats, listen
+        self.notes: list[str] = []
+        self._done: list[Record] = []
+        self._now: tuple[str, list[Trial]] = ("", [])
+
+    @property
+    def records(self) -> list[Record]:
+        """All that was measured so far."""
+        workload, trials = self._now
+        return with_speedups([*self._done, *(t.record(workload) for t in trials if t.rounds)])
+
+    def group(self, name: str, workload: Workload, algorithm: str, variants: Sequence[str]) -> None:
+        """Warm the variants up, then let them take turns. One that fails is noted, and the others go on."""
+        threads = torch.get_num_threads()
+        trials: list[Trial] = []
+        self._now = name, trials
+        try:
+            for variant in variants:
+                self.listen(f"{name} {algorithm} {variant}: warming up")
+                if (trial := self._trial(name, workload, algorithm, variant)) is not None:
+                    trials.append(trial)
+            for repeat in range(self.repeats):
+                for trial in trials:
+                    self.listen(f"{name} {algorithm} {trial.variant}: {repeat + 1} of {self.repeats}")
+                    trial.measure()
+        finally:
+            torch.set_num_threads(threads)
+            self._done, self._now = self.records, ("", [])
+            torch.compiler.reset()
+
+    def _trial(self, name: str, workload: Workload, algorithm: str, variant: str) -> Trial | None:
+        with warnings.catch_warnings(record=True) as said, inductor.config.patch(force_disable_caches=True):
+            warnings.simplefilter("always")
+            try:
+                trial = Trial(workload, algorithm, variant, self.size, self.device)
+            except BadInput:
+                raise
+            except Exception as error:  # whatever it is, the other variants can be measured
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                self._note(f"{name} {algorithm} {variant} failed: {reason}")
+                return None
+        for text in dict.fromkeys(str(w.message) for w in said if "fedmix" in Path(w.filename).parts):
+            self._note(f"{name} {algorithm} {variant}: {text}")
+        return trial
+
+    def _note(self, text: str) -> None:
+        self.notes.append(re.sub(r"(?:/[^\s/'\"]+)+/", "", text))  # files without their folders: notes are meant to be shown

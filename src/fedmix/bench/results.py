@@ -1,0 +1,158 @@
+"""What was measured: records that other programs can write too, their file, and the table."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmix.errors import BadInput
+from fedmix.report.files import printable, write_whole
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LARGEST = 16 << 20  # bytes of one file
+
+
+@dataclass(frozen=True)
+class Record:
+    """One variant on one workload; `benchmarks/README.md` explains the fields."""
+
+    workload: str
+    algorithm: str
+    variant: str
+    ms_per_step: float
+    low: float
+    high: float
+    device: str = "cpu"
+    clients: int | None = None
+    batch: int | None = None
+    steps: float | None = None
+    repeats: int | None = None
+    speedup: float | None = None
+    warmup_s: float | None = None
+    threads: int | None = None
+    peak_mib: float | None = None
+    round_ms: float | None = None
+    outside: float | None = None
+    padding: float | None = None
+    precision: str | None = None
+
+
+REQUIRED = ("workload", "algorithm", "variant", "ms_per_step", "low", "high")
+WORDS = ("workload", "algorithm", "variant", "device", "precision")
+
+
+def with_speedups(records: Sequence[Record]) -> list[Record]:
+    """Records of one file, each with how many times faster than the plain loop of that file it is."""
+    plain = {(r.workload, r.algorithm, r.device): r.ms_per_step for r in records if r.variant == "plain"}
+
+    def against(record: Record) -> float | None:
+        base = plain.get((record.workload, record.algorithm, record.device))
+        return record.speedup if base is None else base / record.ms_per_step
+
+    return [replace(r, speedup=against(r)) for r in records]
+
+
+def written(kind: str, about: dict[str, Any], records: Iterable[Any], notes: Sequence[str], path: Path) -> None:
+    """Write the records, dataclasses all, with what they were measured on; the file is whole or not there."""
+    rows = [{name: value for name, value in asdict(r).items() if value is not None} for r in records]
+    content = {"kind": kind, **about, "notes": list(notes), "records": rows}
+    write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_steps(path: Path) -> list[Record]:
+    """The records of a file, as fedmix or another program wrote it."""
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(LARGEST))
+        rows = content["records"]
+        known = {f.name for f in fields(Record)}
+        records = [Record(**{name: value for name, value in row.items() if name in known}) for row in rows]
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror}); give a file that 'fedmix bench steps --json' wrote") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        needed = ", ".join(REQUIRED)
+        raise BadInput(f"{path} holds no records of steps; each needs {needed} (benchmarks/README.md)") from None
+    for record in records:
+        _check(record, path)
+    return with_speedups(records)
+
+
+def _check(record: Record, path: Path) -> None:
+    for field in fields(Record):
+        value = getattr(record, field.name)
+        if value is None and field.name not in REQUIRED:
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+        if not (isinstance(value, str) if field.name in WORDS else number):
+            raise BadInput(f"{path}: {field.name}={printable(value)[:40]!r} is not {_should(field.name)}; correct it")
+    if not record.ms_per_step or record.speedup == 0:
+        raise BadInput(f"{path}: a step of {printable(record.variant)} takes no time; ms_per_step and speedup must be above 0")
+
+
+def _should(name: str) -> str:
+    return "text" if name in WORDS else "a finite number of at least 0"
+
+
+COLUMNS: dict[str, Callable[[Record], str]] = {
+    "ms": lambda r: _digits(r.ms_per_step),
+    "range": lambda r: f"{_digits(r.low)}–{_digits(r.high)}",
+    "vs plain": lambda r: "" if r.speedup is None else f"{_digits(r.speedup)}x",
+    "warm-up": lambda r: "" if r.warmup_s is None else f"{r.warmup_s:.1f} s",
+    "threads": lambda r: "" if r.threads is None else f"{r.threads}",
+    "MiB": lambda r: "" if r.peak_mib is None else f"{r.peak_mib:.0f}",
+    "outside": lambda r: "" if r.outside is None else f"{100 * r.outside:.1f} %",
+    "padding": lambda r: f"{100 * r.padding:.0f} %" if r.padding else "",
+}
+
+
+def table(records: Sequence[Record]) -> "Table":
+    """For a terminal: a heading for each workload and algorithm, and the columns that somebody fills."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = _filled(records)
+    shown = Table("", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in columns:
+        shown.add_column(column, justify="right", no_wrap=True)
+    for i, record in enumerate(records):
+        if i == 0 or _heading(records[i - 1]) != _heading(record):
+            shown.add_section()
+            shown.add_row(Text(_heading(record), style="bold"))
+        shown.add_row(Text(f"  {printable(record.variant)}"), *(COLUMNS[column](record) for column in columns))
+    return shown
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """The same for a page, with the heading in a column of its own."""
+    columns = _filled(records)
+    lines = [["workload", "variant", *columns], ["---", "---", *["--:"] * len(columns)]]
+    lines += [[_heading(r), printable(r.variant), *(COLUMNS[column](r) for column in columns)] for r in records]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _filled(records: Sequence[Record]) -> list[str]:
+    return [name for name, cell in COLUMNS.items() if any(cell(record) for record in records)]
+
+
+def _heading(record: Record) -> str:
+    """What is trained.
+
+    >>> _heading(Record("lenet", "fedmix", "plain", 1.0, 1.0, 1.0, clients=10, batch=10))
+    'lenet fedmix, 10x10'
+    """
+    size = f", {record.clients}x{record.batch}" if record.clients and record.batch else ""
+    return printable(f"{record.workload} {record.algorithm}{size}{'' if record.device == 'cpu' else f', {record.device}'}")
+
+
+def _digits(number: float) -> str:
+    """Three digits that count.
+
+    >>> [_digits(n) for n in (0.12345, 3.14159, 27.18, 1234.5)]
+    ['0.123', '3.14', '27.2', '1234']
+    """
+    return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f}" if number > 0 else "0"

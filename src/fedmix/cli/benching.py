@@ -1,0 +1,211 @@
+"""What `fedmix bench` does: measure with progress shown, then a table, a file, a picture."""
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from fedmix.bench import plot as pictures
+from fedmix.bench import results
+from fedmix.bench import scale as scaling
+from fedmix.bench.cases import VARIANTS, WORKLOADS, Size
+from fedmix.bench.machine import about
+from fedmix.bench.measure import Bench
+from fedmix.bench.plain import KNOWN
+from fedmix.cli.commands import check_outputs
+from fedmix.cli.progress import LINE_SECONDS, console
+from fedmix.errors import BadInput
+from fedmix.federation import _device
+from fedmix.presets import experiment
+from fedmix.runs import Interrupted
+
+
+def steps(
+    workloads: str,
+    algorithms: str,
+    variants: str,
+    size: Size,
+    device: str,
+    repeats: int,
+    *,
+    tf32: bool,
+    json_file: Path | None,
+    quiet: bool,
+) -> None:
+    """`fedmix bench steps`."""
+    check_outputs(json_file)
+    names = list(WORKLOADS) if workloads == "all" else among("--workloads", workloads, WORKLOADS)
+    kinds, chosen = among("--variants", variants, VARIANTS), known_algorithms(algorithms)
+    groups = [(name, algorithm, _possible(kinds, algorithm)) for name in names for algorithm in chosen]
+    if tf32:
+        torch.set_float32_matmul_precision("high")
+    command = _command(
+        "steps", workloads=",".join(names), algorithms=",".join(chosen), variants=",".join(kinds), device=device, repeats=repeats,
+        clients=size.clients, batch=size.batch, steps=size.steps, ragged=size.ragged, tf32=tf32,
+    )  # fmt: skip
+    on = about(_device(device), command)
+    total = sum(len(possible) * (1 + repeats) for *_, possible in groups)
+    with _progress(total, quiet) as listen:
+        bench = Bench(size, device, repeats, listen)
+        try:
+            for name, algorithm, possible in groups:
+                bench.group(name, WORKLOADS[name], algorithm, possible)
+        except KeyboardInterrupt:
+            _tell(results.table(bench.records) if bench.records else None, bench.notes)
+            raise Interrupted("stopped; this is what was measured so far, and no file was written") from None
+    _tell(results.table(bench.records), bench.notes)
+    if json_file:
+        results.written("steps", on, bench.records, bench.notes, json_file)
+        console().print(f"wrote {json_file}", highlight=False)
+
+
+def scale(
+    axes: str,
+    algorithms: str,
+    device: str,
+    repeats: int,
+    limit: float,
+    *,
+    json_file: Path | None,
+    plot: Path | None,
+    quiet: bool,
+) -> None:
+    """`fedmix bench scale`."""
+    check_outputs(json_file, plot)
+    if plot:
+        pictures.check_picture(plot)
+    names, chosen = among("--axes", axes, scaling.AXES), known_algorithms(algorithms)
+    command = _command(
+        "scale", axes=",".join(names), algorithms=",".join(chosen), device=device, repeats=repeats, limit=f"{limit:g}"
+    )
+    on = about(_device(device), command)
+    grown: list[scaling.Growth] = []
+    notes: list[str] = []
+    with _progress(len(chosen) * sum(len(scaling.AXES[name]) for name in names), quiet) as listen:
+        try:
+            for found in scaling.sweep(names, chosen, device, repeats, limit, listen):
+                if isinstance(found, str):
+                    notes.append(found)
+                else:
+                    grown.append(found)
+        except KeyboardInterrupt:
+            _tell(_growth_table(grown) if grown else None, notes)
+            raise Interrupted("stopped; this is what was measured so far, and no file was written") from None
+    _tell(_growth_table(grown), notes)
+    if json_file:
+        results.written("scale", on, grown, notes, json_file)
+    if plot:
+        pictures.draw_growth(grown, plot)
+    for path in filter(None, (json_file, plot)):
+        console().print(f"wrote {path}", highlight=False)
+
+
+def show(files: Sequence[Path], chart: Path | None, markdown: bool) -> None:
+    """`fedmix bench show`."""
+    check_outputs(chart)
+    records = [record for path in files for record in results.read_steps(path)]
+    if not records:
+        raise BadInput("these files hold no records; give files that 'fedmix bench steps --json' wrote")
+    if chart:
+        pictures.draw_speedups(records, chart)
+        console().print(f"wrote {chart}", highlight=False)
+    if markdown:
+        print(results.markdown(records))
+    else:
+        console(sys.stdout).print(results.table(records))
+
+
+def among(option: str, text: str, known: Iterable[str]) -> list[str]:
+    """Names split by commas, each of them known."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    wrong = [name for name in names if name not in known]
+    if wrong or not names:
+        raise BadInput(f"{option} {wrong[0] if wrong else text!r} is unknown; choose among {', '.join(known)}")
+    return names
+
+
+def known_algorithms(text: str) -> list[str]:
+    """Names of algorithms split by commas, as the presets know them."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise BadInput("--algorithms is empty; give at least one, such as fedmix")
+    for name in names:
+        experiment("digits", name)
+    return names
+
+
+def _possible(variants: Sequence[str], algorithm: str) -> list[str]:
+    """Without the plain loop where nobody wrote it."""
+    possible = [variant for variant in variants if variant != "plain" or algorithm in KNOWN]
+    if not possible:
+        raise BadInput(f"the plain loop knows {', '.join(KNOWN)}, and not {algorithm}; choose other variants")
+    return possible
+
+
+def _command(name: str, **options: object) -> str:
+    """The command that measures the same again; where its results were written does not matter."""
+    words = ["fedmix", "bench", name]
+    for option, value in options.items():
+        if value is not None and value is not False:
+            words += [f"--{option}"] if value is True else [f"--{option}", str(value)]
+    return shlex.join(words)
+
+
+def _tell(table: Table | None, notes: Sequence[str]) -> None:
+    out = console(sys.stdout)
+    if table is not None:
+        out.print(table)
+    for note in notes:
+        out.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
+def _growth_table(grown: Sequence[scaling.Growth]) -> Table:
+    table = Table("", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for header in ("seconds", "range", "before", "MiB"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for i, g in enumerate(grown):
+        if i == 0 or (grown[i - 1].axis, grown[i - 1].algorithm) != (g.axis, g.algorithm):
+            table.add_section()
+            table.add_row(Text(f"{g.algorithm}, {scaling.TITLES[g.axis]}", style="bold"))
+        spread = f"{g.low:.3f}–{g.high:.3f}"
+        table.add_row(f"  {g.value:,}", f"{g.seconds:.3f}", spread, f"{g.setup_s:.1f} s", f"{g.peak_mib:.0f}")
+    return table
+
+
+@contextmanager
+def _progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal, a plain line now and then elsewhere; each call begins the next of `total` things."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    screen, count, spoke = console(), 0, -LINE_SECONDS
+    if quiet:
+        yield lambda _: None
+        return
+    if not screen.is_terminal:
+
+        def say(what: str) -> None:
+            nonlocal count, spoke
+            count += 1
+            if time.monotonic() - spoke >= LINE_SECONDS:
+                spoke = time.monotonic()
+                print(f"{count}/{total}  {what}", file=sys.stderr, flush=True)
+
+        yield say
+        return
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=screen, transient=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def move(what: str) -> None:
+            nonlocal count
+            bar.update(task, completed=count, description=what)
+            count += 1
+
+        yield move

@@ -125,7 +125,7 @@ class Comparison:
     clients: tuple[tuple[str, Clients], ...]
 
     def order(self, column: int) -> tuple[int, int]:
-        """Of the pairs of rows of one data set that the paper tells apart: how many are in its order, and how many we can tell."""
+        """Of the pairs of rows of one data set that the paper tells apart: how many are in its order, and how many we have."""
         column_cells = [row[column] for row in self.cells]
         told = [(c.row.preset, c.paper, c.standing) for c in column_cells if c.paper is not None and not math.isnan(c.standing)]
         pairs = [

@@ -20,7 +20,13 @@ def caption(comparison: Comparison) -> str:
     """What the numbers are."""
     seeds = len(comparison.study.seeds)
     over = "one seed" if seeds == 1 else f"mean ± sample deviation over {seeds} seeds"
-    return f"Ours: {over}, accuracy {SCORES[comparison.protocol]}. The paper: {comparison.study.table.source}, which gives no deviations."
+    theirs = f"The paper's: {comparison.study.table.source}, without deviations"
+    return f"Ours: {over}, accuracy {SCORES[comparison.protocol]}. {theirs}."
+
+
+def both_texts(cell: Cell) -> str:
+    """Ours, and the paper's in brackets."""
+    return f"{cell.text()} ({cell.paper_text()})"
 
 
 def order_texts(comparison: Comparison) -> list[str]:
@@ -60,7 +66,7 @@ def markdown(comparison: Comparison) -> str:
     lines = [f"**{table.title}** (`fedmix reproduce {table.name}`)", ""]
     lines += [f"**{said}.**\n" for said in comparison.study.warnings]
     lines += [f"| ours (the paper's) | {' | '.join(c.title for c in table.columns)} |", "|---" * (len(table.columns) + 1) + "|"]
-    lines += [f"| {row[0].row.title} | {' | '.join(f'{c.text()} ({c.paper_text()})' for c in row)} |" for row in comparison.cells]
+    lines += [f"| {row[0].row.title} | {' | '.join(both_texts(c) for c in row)} |" for row in comparison.cells]
     lines += [f"| *pairs in the paper's order* | {' | '.join(order_texts(comparison))} |", "", caption(comparison), ""]
     lines += [f"- {said}" for said in (*statements(comparison), *comparison.notes())]
     return "\n".join(lines) + "\n"

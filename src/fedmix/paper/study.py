@@ -28,8 +28,8 @@ class Study:
                 raise BadInput(f"{path} cannot be set for a table, which has its own; use --seed, --rows and --columns")
             if path in self.table.varied:
                 raise BadInput(f"{path} cannot be set for table {self.table.name}, which varies it; choose its rows and columns")
-            if not any(e.takes(path) for e in experiments):
-                experiments[-1].with_settings({path: value})  # which says what is wrong with it
+            one = next((e for e in experiments if e.takes(path)), experiments[-1])
+            one.with_settings({path: value})  # which says what is wrong with it, if anything is
 
     def experiment(self, row: str, column: str, seed: int) -> Experiment:
         """The experiment of a cell."""

@@ -38,8 +38,8 @@ def test_every_table_runs(
         assert cell["paper"] == table.number(cell["row"], cell["column"])
         [result] = cell["results"]
         assert (out / result["run"] / "summary.json").is_file()
-        unknown = name == "cost" or (name == "local-accuracy" and not cell["column"].startswith("small"))
-        assert (result["value"] is not None) != (result["never"] or (unknown and not result["never"]))
+        unknown = cell["column"].startswith(("memory", "medium", "large"))  # no GPU, and no clients of such sizes
+        assert (result["value"] is None) == (result["never"] or unknown)
     assert ("328 complete LEAF writers" in first) == any(e.data.name == "femnist" for e in table.experiments())
 
     stamps = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}

@@ -1,4 +1,4 @@
-"""Writes the tables of settings.md when the site is built, from the specification that runs are checked against.
+"""Writes the tables of settings.md and reproduction.md when the site is built, from the values that runs are made of.
 
 A setting's explanation is the sentence of its docstring that names it, or the one in SAYS. One without either, or one in SAYS
 that is no setting any more, stops the build.
@@ -66,7 +66,7 @@ WORDS = {"int": "integer", "float": "number", "bool": "true, false", "str": "tex
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill in the tables where a page asks for them; sessions get no copy button, for it would copy their prompts."""
-    for marker, write in {"<!-- settings -->": settings_tables, "<!-- presets -->": presets_table}.items():
+    for marker, write in MARKERS.items():
         if marker in markdown:
             markdown = markdown.replace(marker, write())
     return markdown.replace("```pycon\n", "``` { .pycon .no-copy }\n")
@@ -124,6 +124,25 @@ def presets_table() -> str:
     lines = [f"| setting | {' | '.join(runs)} |", "|---" * (len(runs) + 1) + "|"]
     lines += [f"| {label} | {' | '.join(f'{value(run)}' for run in runs.values())} |" for label, value in rows.items()]
     return "\n".join(lines)
+
+
+def paper_tables() -> str:
+    """Every table of the paper that can be run: its name, rows, columns and number of runs."""
+    from fedmix.paper import TABLES
+
+    lines = ["| table | what it is | runs a seed | rows; columns |", "|---|---|---|---|"]
+    for table in (table.select(None, None) for table in TABLES.values()):
+        names = "; ".join(", ".join(f"`{part.name}`" for part in parts) for parts in (table.rows, table.columns))
+        runs = len(list(table.experiments()))
+        lines.append(f"| `{table.name}`<br>{table.source} | {table.title} | {runs} | {names} |")
+    return "\n".join(lines)
+
+
+MARKERS: dict[str, Callable[[], str]] = {
+    "<!-- settings -->": settings_tables,
+    "<!-- presets -->": presets_table,
+    "<!-- paper -->": paper_tables,
+}
 
 
 def _sentences(build: Callable[..., Any] | None) -> Iterator[str]:

@@ -235,7 +235,8 @@ def test_data_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    "command", [["run"], ["compare"], ["resume"], ["report"], ["data", "list"], ["data", "fetch"], ["data", "show"], []]
+    "command",
+    [["run"], ["compare"], ["reproduce"], ["resume"], ["report"], ["data", "list"], ["data", "fetch"], ["data", "show"], []],
 )
 def test_help_holds_an_example(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fedmix(monkeypatch, *command, "--help") == 0

@@ -14,9 +14,11 @@ from click import Command, Context, Group
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from fedmix.cli import commands
+from fedmix.cli import commands, reproduce
 from fedmix.cli.app import app
 from fedmix.experiment import Experiment, settings
+from fedmix.paper import TABLES
+from fedmix.paper.study import Study
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -78,7 +80,7 @@ def test_settings_page_has_every_setting_where_it_belongs(site: Path) -> None:
 
 def test_there_are_commands_to_test() -> None:
     assert len(SMALL) >= 7
-    assert {line.split()[1] for line in LINES} == {"run", "compare", "resume", "report", "data", "bench"}
+    assert {line.split()[1] for line in LINES} == {"run", "compare", "reproduce", "resume", "report", "data", "bench"}
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -90,6 +92,21 @@ def test_commands_parse(line: str) -> None:
         assert found is not None, f"there is no command {args[0]}"
         command, name, args = found, args[0], args[1:]
     command.make_context(name, args)  # raises on an unknown option or a missing argument
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line.split()[1] == "reproduce" and "--list" not in line])
+def test_commands_of_tables_are_valid(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything up to the training."""
+    asked: list[Study] = []
+    monkeypatch.setattr(reproduce, "reproduce", lambda study, *_, **__: asked.append(study))
+    assert CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).exit_code == 0
+    assert asked[0].experiments()
+
+
+def test_every_table_is_listed(site: Path) -> None:
+    text = html.unescape((site / "reproduction.html").read_text())
+    for table in TABLES.values():
+        assert f"<code>{table.name}</code><br>{table.source}" in text
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if line.split()[1] in ("run", "compare") and line not in SMALL])

@@ -167,11 +167,11 @@ class Experiment(_Section):
         return Experiment.of(values, "settings")
 
     def takes(self, path: str) -> bool:
-        """Whether a setting, given by dotted path, is one of this experiment's; another algorithm may have it."""
+        """Whether a setting, given by dotted path, is one of this experiment's; another algorithm or data set may have it."""
         section, _, key = path.rpartition(".")
         if section == "exchange":
             return self.exchange is not None
-        return section != "objective" or key == "name" or key in type(self.objective).model_fields
+        return section not in ("data", "model", "objective") or key in type(getattr(self, section)).model_fields
 
     @property
     def algorithm(self) -> str:

@@ -108,6 +108,15 @@ class Run:
                         raise Interrupted(f"stopped after round {federation.round}; go on with: fedmix resume {self.folder}")
             return self._finish(federation)
 
+    def restored(self, root: Path | None = None) -> Federation:
+        """The federation as the last checkpoint left it, to look at; nothing is written."""
+        saved = self._saved()
+        if saved is None:
+            raise BadInput(f"{self.folder} has no checkpoint; start it with 'fedmix run' first")
+        federation = self.experiment.federation(root)
+        federation.restore(saved[0])
+        return federation
+
     def _finished(self) -> dict[str, Any] | None:
         done = self.summary
         if done is None or done["rounds"] != self.experiment.rounds:

@@ -100,6 +100,44 @@ def compare(
     commands.write_reports(folders, pictures=[p for p in (png, svg) if p], csv=csv, html=html)
 
 
+@app.command(epilog="Example:  fedmix reproduce main --columns cifar10 --rows fedavg,naivemix,fedmix --seeds 3 --device cuda")
+def reproduce(
+    table: Annotated[str | None, typer.Argument(help="A table or figure of the paper; --list shows them.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Only these rows, such as fedavg,fedmix.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Only these columns, by name or by data set, such as cifar10.")] = None,
+    seed: Seed = None,
+    seeds: Seeds = 1,
+    rounds: Rounds = None,
+    scale: Annotated[str, typer.Option(help="paper, or small: minutes on a laptop, and not comparable.")] = "paper",
+    settings: Set = None,
+    score: Annotated[str, typer.Option(help="Which accuracy: last, best or last-ten.")] = "last",
+    engine: Engine = None,
+    device: Device = None,
+    data: Data = None,
+    out: Out = Path("runs"),
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or show only what is there.")] = True,
+    html: Annotated[Path | None, typer.Option(help="Write the whole report there.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write the chart there (.png or .svg).")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the table there.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="The tables, their runs and about how long they take here.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run a table of the paper, and show ours beside its numbers. Finished runs are used again, stopped ones go on."""
+    from fedmix.cli import commands
+    from fedmix.cli import reproduce as reproducing
+
+    if listing:
+        reproducing.list_tables(device or "cpu", as_json=as_json)
+        return
+    commands.check_outputs(html, png, markdown)
+    fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device}
+    study = reproducing.study(table, rows, columns, seed or 0, seeds, scale, settings or [], fixed)
+    reproducing.reproduce(
+        study, out, data, score=score, run=run, html=html, png=png, markdown=markdown, quiet=quiet, as_json=as_json
+    )
+
+
 @app.command(epilog="Example:  fedmix resume runs/digits-fedmix-s0-1a2b3c4d5e")
 def resume(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs that were stopped.")],

@@ -39,7 +39,7 @@ def experiments(
         raise BadInput("--set seed and --seeds contradict each other; use --seed and --seeds")
     fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device}
     chosen = {k: v for k, v in fixed.items() if v is not None}
-    grid = [_values(s) for s in settings]
+    grid = [parsed(s) for s in settings]
     bases = [_base(what, algorithm, seed) for algorithm in algorithms]
     if "objective.name" in keys:  # another objective takes other settings
         first = {path: value for (path, value), *_ in grid if path.startswith("objective.")}
@@ -74,7 +74,7 @@ def _base(what: str, algorithm: str | None, seed: int | None) -> Experiment:
     return Experiment.of(values, what)
 
 
-def _values(setting: str) -> list[tuple[str, Any]]:
+def parsed(setting: str) -> list[tuple[str, Any]]:
     """`key=a,b` as [(key, a), (key, b)], each value read as TOML where it is TOML, else as a string."""
     key, equals, text = setting.partition("=")
     if not equals or not key:
@@ -133,27 +133,40 @@ def resume(
     _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
 
 
-def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool) -> list[Path]:
+def run_each(
+    runs: Sequence[Run], root: Path | None, *, quiet: bool, tensorboard: bool = False
+) -> Iterator[tuple[Run, dict[str, Any] | Exception]]:
+    """Run one after the other; each with its summary, or with what went wrong, after which the others go on."""
     command = shlex.join(["fedmix", *sys.argv[1:]])
     titles = [f"{e.data.name} {e.algorithm} seed {e.seed}" for e in (run.experiment for run in runs)]
-    failures: list[tuple[Run, Exception]] = []
-    summaries: dict[str, Any] = {}
     with _ctrl_c() as stopped:
         for number, run in enumerate(runs, 1):
             if stopped():
                 raise Interrupted(f"stopped before {run.folder.name}; the same command goes on where it was")
+            outcome: dict[str, Any] | Exception
             with Progress(
-                titles[number - 1].ljust(max(map(len, titles))), run.experiment, f"{number}/{len(runs)}", quiet=quiet or as_json
+                titles[number - 1].ljust(max(map(len, titles))), run.experiment, f"{number}/{len(runs)}", quiet=quiet
             ) as progress:
                 try:
                     with _listening(run, progress, tensorboard) as listen:
-                        summaries[str(run.folder)] = run.execute(listen, command=command, root=root, stopped=stopped)
+                        outcome = run.execute(listen, command=command, root=root, stopped=stopped)
                 except Interrupted:
                     raise
-                except Exception as error:  # whatever it is, the other runs go on
-                    if len(runs) == 1:
-                        raise
-                    failures.append((run, error))
+                except Exception as error:  # whatever it is
+                    outcome = error
+            yield run, outcome
+
+
+def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool) -> list[Path]:
+    failures: list[tuple[Run, Exception]] = []
+    summaries: dict[str, Any] = {}
+    for run, outcome in run_each(runs, root, quiet=quiet or as_json, tensorboard=tensorboard):
+        if not isinstance(outcome, Exception):
+            summaries[str(run.folder)] = outcome
+        elif len(runs) == 1:
+            raise outcome
+        else:
+            failures.append((run, outcome))
     if as_json:
         print(json.dumps(summaries, indent=1))
     elif summaries:
@@ -163,10 +176,15 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
         console(sys.stdout).print(tabulate(load_runs([Path(f) for f in summaries])).rich())
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), highlight=False, soft_wrap=True)
+    tell_failures(failures, len(runs))
+    return [run.folder for run in runs]
+
+
+def tell_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
+    """Raise what went wrong in some of the runs, if anything did."""
     if failures:
         told = "; ".join(f"{run.folder.name}: {error or type(error).__name__}" for run, error in failures)
-        raise FedmixError(f"{len(failures)} of {len(runs)} runs failed: {told}")
-    return [run.folder for run in runs]
+        raise FedmixError(f"{len(failures)} of {runs} runs failed: {told}")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from fedmix.report.load import RunRecord
 from fedmix.report.metrics import Array
 
 PICTURES = 12  # of each kind
-GALLERIES = 6
+GALLERIES = 12
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,25 @@ MAPS = 4
 BLANK = "–"
 
 
-def write_html(runs: Sequence[RunRecord], path: Path) -> None:
+@dataclass(frozen=True)
+class Lead:
+    """A table of other numbers to be shown before the runs' own, such as those of a paper; its first column names the rows."""
+
+    title: str
+    warnings: Sequence[str]
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str
+    notes: Sequence[str]
+    charts: Sequence[Chart]
+
+
+def write_html(runs: Sequence[RunRecord], path: Path, lead: Lead | None = None) -> None:
     """Write the report on these runs."""
-    write(path, page(runs).encode())
+    write(path, page(runs, lead).encode())
 
 
-def page(runs: Sequence[RunRecord]) -> str:
+def page(runs: Sequence[RunRecord], lead: Lead | None = None) -> str:
     """The report as text."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -34,15 +48,16 @@ def page(runs: Sequence[RunRecord]) -> str:
 
     groups = grouped(runs)
     table = table_of(groups)
-    curves, maps = charts(groups, table), _heat_maps(groups)
+    curves, maps = _curves(groups), _heat_maps(groups)
     scripts = [get_plotlyjs().replace("\r\n", "\n"), _resource("page.js")]
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return template.from_string(_resource("page.html.j2")).render(
-        title=f"fedmix: {_common(groups, 'data.name') or 'several data sets'}",
+        title=f"fedmix: {lead.title if lead else _common(groups, 'data.name') or 'several data sets'}",
+        lead=lead,
         policy=_policy(scripts),
         css=Markup(_resource("page.css")),
         scripts=[Markup(script) for script in scripts],
-        figures=Markup(_figures([*curves, *maps])),
+        figures=Markup(_figures([*(lead.charts if lead else []), *curves, *maps])),
         groups=groups,
         runs=runs,
         table=table,
@@ -71,6 +86,17 @@ def _figures(drawn: Sequence[Chart]) -> str:
     figures = [{"data": chart.data, "layout": chart.layout, "height": chart.height} for chart in drawn]
     text = json.dumps(figures, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _curves(groups: Sequence[Group]) -> list[Chart]:
+    """The charts of each data set by itself."""
+    names = dict.fromkeys(group.settings.get("data.name", "") for group in groups)
+    drawn = []
+    for name in names:
+        same = [group for group in groups if group.settings.get("data.name", "") == name]
+        more = f", {name}" if len(names) > 1 else ""
+        drawn += [replace(chart, title=chart.title + more) for chart in charts(same, table_of(same))]
+    return drawn
 
 
 def _common(groups: Sequence[Group], key: str) -> str | None:

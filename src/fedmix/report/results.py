@@ -180,7 +180,7 @@ def rounds_to_target(run: RunRecord) -> float:
 def _row(group: Group) -> Row:
     runs = group.runs
     to_target = [rounds_to_target(run) for run in runs]
-    last, best, last_ten = (Spread.of(values) for values in zip(*(_scores(run) for run in runs), strict=True))
+    last, best, last_ten = (Spread.of(values) for values in zip(*(scores(run) for run in runs), strict=True))
     return Row(
         label=group.label,
         runs=len(runs),
@@ -197,15 +197,15 @@ def _row(group: Group) -> Row:
     )
 
 
-def _scores(run: RunRecord) -> tuple[float, float, float]:
+def scores(run: RunRecord) -> tuple[float, float, float]:
     """Last, best, and mean of the last ten evaluations."""
     if run.score is None:
         return math.nan, math.nan, math.nan
-    scores: Array = run.metrics[run.score]
-    scores = scores[~np.isnan(scores)]
-    finite = scores[np.isfinite(scores)]
+    known: Array = run.metrics[run.score]
+    known = known[~np.isnan(known)]
+    finite = known[np.isfinite(known)]
     best = math.inf if not len(finite) else float(finite.max() if HIGHER_IS_BETTER[run.score] else finite.min())
-    return float(scores[-1]), best, float(scores[-TEN:].mean())
+    return float(known[-1]), best, float(known[-TEN:].mean())
 
 
 def _finals(runs: Sequence[RunRecord], name: str) -> Iterator[float]:

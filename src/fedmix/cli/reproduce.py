@@ -1,0 +1,138 @@
+"""What `fedmix reproduce` does."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+from fedmix.cli.commands import parsed, run_each, tell_failures
+from fedmix.cli.progress import console
+from fedmix.errors import BadInput, ClientFailure
+from fedmix.paper import TABLES, named
+from fedmix.paper.comparison import Comparison, compare
+from fedmix.paper.metrics import PROTOCOLS
+from fedmix.paper.outcome import is_divergence, outcome, record_divergence
+from fedmix.paper.study import Scale, Study
+from fedmix.runs import Run
+
+
+def study(
+    table: str | None,
+    rows: str | None,
+    columns: str | None,
+    seed: int,
+    seeds: int,
+    scale: str,
+    settings: Sequence[str],
+    fixed: Mapping[str, Any],
+) -> Study:
+    """What a command line asks for."""
+    if table is None:
+        raise BadInput(f"give a table, one of {', '.join(TABLES)}; 'fedmix reproduce --list' says what they are")
+    if seeds < 1:
+        raise BadInput(f"--seeds {seeds}: at least one is needed")
+    if scale not in get_args(Scale):
+        raise BadInput(f"--scale {scale!r} is unknown; choose paper or small")
+    changes = {path: value for path, value in fixed.items() if value is not None}
+    for setting in settings:
+        (path, value), *more = parsed(setting)
+        if more or path in changes:
+            raise BadInput(f"--set {path} has several values, but each cell of a table is one experiment; give one")
+        changes[path] = value
+    chosen = named(table).select(rows, columns)
+    return Study(chosen, tuple(range(seed, seed + seeds)), "small" if scale == "small" else "paper", changes)
+
+
+def reproduce(
+    study: Study,
+    out: Path,
+    root: Path | None,
+    *,
+    score: str,
+    run: bool,
+    html: Path | None,
+    png: Path | None,
+    markdown: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Run what is missing, then print the table and write what was asked for."""
+    if score not in PROTOCOLS:
+        raise BadInput(f"--score {score!r} is unknown; choose one of {', '.join(PROTOCOLS)}")
+    failures = _run_missing(study, out, root, quiet=quiet or as_json) if run else []
+    experiments = study.experiments()
+    if failures and len(failures) == len(experiments):
+        raise failures[0][1]
+    from fedmix.paper import show
+
+    comparison = compare(study, out, next(p for p in PROTOCOLS if p == score))
+    if as_json:
+        print(show.as_json(comparison), end="")
+    else:
+        console(sys.stdout).print(show.terminal(comparison))
+    _write(comparison, out, html, png, markdown)
+    tell_failures(failures, len(experiments))
+
+
+def _run_missing(study: Study, out: Path, root: Path | None, *, quiet: bool) -> list[tuple[Run, Exception]]:
+    """Run what is neither finished nor known to diverge; what failed in another way."""
+    failures = []
+    todo = [Run(e, out / e.id) for e in study.experiments() if outcome(e, out).diverged is None]
+    for run, result in run_each(todo, root, quiet=quiet):
+        if not isinstance(result, Exception):
+            if study.table.after:
+                study.table.after(run, root)
+        elif isinstance(result, ClientFailure) and is_divergence(result):
+            record_divergence(run, result)
+        else:
+            failures.append((run, result))
+    return failures
+
+
+def _write(comparison: Comparison, out: Path, html: Path | None, png: Path | None, markdown: Path | None) -> None:
+    from fedmix import report
+    from fedmix.paper import picture, show
+    from fedmix.report.files import write_whole
+
+    if markdown:
+        write_whole(markdown, show.markdown(comparison).encode())
+    if png:
+        picture.draw(comparison, png)
+    if html:
+        folders = [out / e.id for e in comparison.study.experiments()]
+        runs = report.load_runs([f for f in folders if (f / "metrics.jsonl").is_file()])
+        report.write_html(runs, html, picture.lead(comparison))
+    for written in filter(None, (markdown, png, html)):
+        console().print(f"wrote {written}", highlight=False)
+
+
+def list_tables(device: str, *, as_json: bool) -> None:
+    """Every table with its number of runs and how long they would take on this machine."""
+    from fedmix.paper.estimate import HOW, duration, measure, seconds
+
+    @cache
+    def step(name: str, fedmix: bool) -> float:
+        if not as_json:
+            console().print(f"measuring a local step of {name}, {'FedMix' if fedmix else 'FedAvg'}", highlight=False)
+        return measure(name, fedmix, device)
+
+    tables = [table.select(None, None) for table in TABLES.values()]
+    every = {e.id: e for table in tables for e in table.experiments()}
+    lines = [(t.name, t.title, list(t.experiments())) for t in tables]
+    lines.append(("all", "Every table; shared runs are run once", list(every.values())))
+    how = HOW.format(device=device)
+    if as_json:
+        listed = {name: {"title": title, "runs": len(e), "seconds": round(seconds(e, step))} for name, title, e in lines}
+        print(json.dumps({"how": how, "tables": listed}, indent=1, ensure_ascii=False))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    drawn = Table("table", "what", "runs", "time", box=SIMPLE_HEAD, caption=f"With one seed. {how}", caption_justify="left")
+    for name, title, e in lines:
+        drawn.add_row(name, title, str(len(e)), duration(seconds(e, step)))
+    for column in (0, 2, 3):
+        drawn.columns[column].no_wrap = True
+    console(sys.stdout).print(drawn)

@@ -1,0 +1,46 @@
+"""The paper's tables and figures, each with the paper's own numbers beside the experiments that give ours.
+
+>>> TABLES["epochs"].number("fedmix", "5"), TABLES["epochs"].experiment("fedmix", "5").training.epochs
+(83.0, 5)
+"""
+
+from fedmix.errors import BadInput
+from fedmix.paper import (
+    classes,
+    clients,
+    controls,
+    cost,
+    cutoff,
+    dirichlet,
+    epochs,
+    hidden,
+    localaccuracy,
+    localdata,
+    main,
+    meansize,
+    naiveratio,
+    noise,
+    participation,
+    ratio,
+    serveraverage,
+    shakespeare,
+    split,
+)
+from fedmix.paper.base import Part, Table
+from fedmix.paper.metrics import Metric
+
+__all__ = ["TABLES", "Metric", "Part", "Table", "named"]
+
+# In the order of the paper.
+_MODULES = (
+    main, shakespeare, clients, localdata, ratio, meansize, classes, participation, controls, hidden, epochs, cost, cutoff,
+    localaccuracy, noise, serveraverage, split, naiveratio, dirichlet,
+)  # fmt: skip
+TABLES: dict[str, Table] = {module.TABLE.name: module.TABLE for module in _MODULES}
+
+
+def named(name: str) -> Table:
+    """The table of that name."""
+    if name not in TABLES:
+        raise BadInput(f"table {name!r} is unknown; choose one of {', '.join(TABLES)}")
+    return TABLES[name]

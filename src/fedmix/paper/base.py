@@ -1,0 +1,129 @@
+"""A table of the paper as a value: rows and columns that each fix a part of an experiment, and the paper's numbers."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedmix.errors import BadInput
+from fedmix.experiment import Experiment
+from fedmix.paper.metrics import ACCURACY, Metric
+from fedmix.presets import experiment
+from fedmix.runs import Run
+
+TITLES = {
+    "globalmix": "Global Mixup",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "localmix": "LocalMix",
+    "naivemix": "NaiveMix",
+    "fedmix": "FedMix",
+    "fedmix-logits": "FedMix, logits (not in the paper)",
+    "randommix": "Mixup w/ random noise",
+    "localmeans": "Mixup w/ local means",
+    "localmix+prox": "FedProx + LocalMix",
+    "naivemix+prox": "FedProx + NaiveMix",
+    "fedmix+prox": "FedProx + FedMix",
+    "hidden-naivemix": "NaiveMix, hidden states (k = 2)",
+    "hidden-fedmix": "FedMix, hidden states (k = 2)",
+}
+PAIRS = (("fedmix", "fedavg"), ("fedmix", "naivemix"))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A row or a column: its name on the command line, its title, and what it fixes of the experiment and the measurement.
+
+    An `extra` row is not the paper's, and is run only where it is asked for by name.
+    """
+
+    name: str
+    title: str
+    preset: str | None = None
+    algorithm: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    metric: Metric | None = None
+    extra: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure of the paper. `paper` holds its numbers by row, one for each column, None where it prints none.
+
+    What neither row nor column fixes is `preset`, `algorithm`, `settings` and `metric`. `source` is the paper's label. `pairs`
+    are the rows whose difference is tested. `after` is called for every finished run, where a number needs more than its metrics.
+    """
+
+    name: str
+    title: str
+    source: str
+    rows: tuple[Part, ...]
+    columns: tuple[Part, ...]
+    paper: Mapping[str, tuple[float | None, ...]]
+    notes: tuple[str, ...] = ()
+    preset: str = "cifar10"
+    algorithm: str = "fedmix"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    metric: Metric = ACCURACY
+    pairs: tuple[tuple[str, str], ...] = PAIRS
+    after: Callable[[Run, Path | None], None] | None = None
+
+    def experiment(self, row: str, column: str, seed: int = 0) -> Experiment:
+        """The experiment behind a pair of row and column."""
+        r, c = (next(p for p in parts if p.name == name) for parts, name in ((self.rows, row), (self.columns, column)))
+        base = experiment(r.preset or c.preset or self.preset, r.algorithm or c.algorithm or self.algorithm, seed=seed)
+        return base.with_settings({**self.settings, **c.settings, **r.settings})
+
+    def experiments(self, seed: int = 0) -> Iterator[Experiment]:
+        """Every experiment of the table, each once."""
+        found = {e.id: e for r in self.rows for c in self.columns for e in [self.experiment(r.name, c.name, seed)]}
+        yield from found.values()
+
+    def number(self, row: str, column: str) -> float | None:
+        """The paper's number."""
+        at = [c.name for c in self.columns].index(column)
+        return self.paper[row][at] if row in self.paper else None
+
+    def measured(self, row: Part, column: Part) -> Metric:
+        """What is measured there."""
+        return row.metric or column.metric or self.metric
+
+    @property
+    def varied(self) -> set[str]:
+        """The settings in which its experiments differ on purpose."""
+        return {path for part in (*self.rows, *self.columns) for path in part.settings}
+
+    def select(self, rows: str | None, columns: str | None) -> "Table":
+        """The table with some rows and columns only, given by names split by commas; a column also by its data set."""
+        kept = _chosen(self, "row", [r for r in self.rows if rows is not None or not r.extra], rows)
+        across = _chosen(self, "column", list(self.columns), columns)
+        at = [self.columns.index(c) for c in across]
+        numbers = {r.name: tuple(self.paper[r.name][i] for i in at) for r in kept if r.name in self.paper}
+        return replace(self, rows=kept, columns=across, paper=numbers)
+
+
+def _chosen(table: Table, what: str, parts: list[Part], names: str | None) -> tuple[Part, ...]:
+    if names is None:
+        return tuple(parts)
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if not any(name in (part.name, part.preset) for part in parts):
+            known = ", ".join(part.name for part in parts)
+            raise BadInput(f"table {table.name} has no {what} {name!r}; choose among {known}")
+    if not wanted:
+        raise BadInput(f"--{what}s is empty; name at least one, or leave it out for all")
+    return tuple(part for part in parts if part.name in wanted or part.preset in wanted)
+
+
+def algorithms(*names: str) -> tuple[Part, ...]:
+    """A part for each algorithm."""
+    return tuple(Part(name, TITLES[name], algorithm=name) for name in names)
+
+
+def sweep(title: str, path: str, *values: Any, **fixed: Any) -> tuple[Part, ...]:
+    """A part for each value of a setting; `title` has a place for the value, `fixed` goes to each part.
+
+    >>> [(part.name, part.title, part.settings) for part in sweep("E = {}", "training.epochs", 1, 2)]
+    [('1', 'E = 1', {'training.epochs': 1}), ('2', 'E = 2', {'training.epochs': 2})]
+    """
+    return tuple(Part(str(value), title.format(value), settings={path: value}, **fixed) for value in values)

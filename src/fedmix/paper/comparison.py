@@ -1,0 +1,196 @@
+"""Ours beside the paper's: a number or a fate for each cell, whether the order agrees, and tests of the differences."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedmix.paper.base import Part
+from fedmix.paper.metrics import ACCURACY, Metric, Protocol
+from fedmix.paper.outcome import Outcome, outcome
+from fedmix.paper.study import Study
+from fedmix.report.load import Clients
+from fedmix.report.results import Spread
+
+FEMNIST = (
+    "FEMNIST: this project's documented numbers come from 328 complete LEAF writers, a biased part: they have 42 to 356 images "
+    "(mean 165; all of LEAF: 227), writers with about 300 to 400 are missing, and 71 % are digits (all of EMNIST: about 50 %)."
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One seed: a number (nan if not measured or not run, infinite if never reached), or the round in which it diverged."""
+
+    seed: int
+    value: float
+    diverged: int | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The results of a row and a column, and the paper's number."""
+
+    row: Part
+    column: Part
+    metric: Metric
+    paper: float | None
+    results: tuple[Result, ...]
+
+    @property
+    def spread(self) -> Spread:
+        """Mean and sample deviation over the seeds that have a number."""
+        return Spread.of([r.value for r in self.results if math.isfinite(r.value)])
+
+    @property
+    def standing(self) -> float:
+        """What the order goes by: the mean, or the worst there is if a seed diverged or never got there; nan if nothing ran."""
+        if any(r.diverged is not None or math.isinf(r.value) for r in self.results):
+            return self.metric.worst
+        return math.nan if self.spread.mean is None else self.spread.mean
+
+    def text(self) -> str:
+        """`81.2 ± 0.4`, with what befell the other seeds."""
+        known = [r.value for r in self.results if math.isfinite(r.value)]
+        rounds = sorted({r.diverged for r in self.results if r.diverged is not None})
+        fate = f"diverged in round{'s' if len(rounds) > 1 else ''} {', '.join(map(str, rounds))}"
+        diverged, never = sum(r.diverged is not None for r in self.results), sum(math.isinf(r.value) for r in self.results)
+        if not known:
+            return fate if rounds else "never" if never else "–"
+        others = [f"{diverged} {fate}"] * bool(diverged) + [f"{never} never"] * bool(never)
+        missing = len(self.results) - len(known) - diverged - never
+        others += [f"{missing} not run"] * bool(missing)
+        return self.spread.text(decimals=self.metric.decimals) + (f" ({'; '.join(others)})" if others else "")
+
+    def paper_text(self) -> str:
+        """The paper's number."""
+        return "–" if self.paper is None else self.metric.text(self.paper)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two rows in a column over the seeds that both have, and a paired t-test of it where there are two.
+
+    Paired, since a seed gives all algorithms the same clients, initial weights, chosen clients and batches: what a seed does to
+    both cancels, which Welch's test would count as noise. With n seeds there are n - 1 degrees of freedom. Several tests side by
+    side are not corrected for their number.
+    """
+
+    first: Cell
+    second: Cell
+
+    @property
+    def differences(self) -> list[float]:
+        """First less second, by seed."""
+        pairs = zip(self.first.results, self.second.results, strict=True)
+        return [a.value - b.value for a, b in pairs if math.isfinite(a.value) and math.isfinite(b.value)]
+
+    def test(self) -> tuple[float, float, float] | None:
+        """The 95 % interval of the mean difference, and p; None where there is no test."""
+        values = self.differences
+        if len(values) < 2 or np.ptp(values) == 0:
+            return None
+        from scipy import stats
+
+        result = stats.ttest_1samp(values, 0.0)
+        low, high = result.confidence_interval(0.95)
+        return float(low), float(high), float(result.pvalue)
+
+    def text(self) -> str:
+        """In a sentence."""
+        said = f"{self.first.column.title}: {self.first.row.title} − {self.second.row.title}"
+        values, a, b = self.differences, self.first.paper, self.second.paper
+        theirs = f"; the paper: {a - b:+.1f}" if a is not None and b is not None else ""
+        if not values:
+            return f"{said}: no seed has both{theirs}"
+        mean = f"{said} = {np.mean(values):+.1f}"
+        if (tested := self.test()) is not None:
+            low, high, p = tested
+            how = f"95 % interval {low:+.1f} to {high:+.1f}, paired t-test over {len(values)} seeds, p = {p:.2g}"
+        else:
+            how = "one seed: no test" if len(values) == 1 else f"the same in all {len(values)} seeds: no test"
+        return f"{mean} ({how}{theirs})"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A study's cells by row, in the order of its columns."""
+
+    study: Study
+    protocol: Protocol
+    cells: tuple[tuple[Cell, ...], ...]
+    clients: tuple[tuple[str, Clients], ...]
+
+    def order(self, column: int) -> tuple[int, int]:
+        """Of the pairs of rows of one data set that the paper tells apart: how many are in its order, and how many we have."""
+        column_cells = [row[column] for row in self.cells]
+        told = [(c.row.preset, c.paper, c.standing) for c in column_cells if c.paper is not None and not math.isnan(c.standing)]
+        pairs = [
+            (ours_a, ours_b)
+            for (data_a, a, ours_a), (data_b, b, ours_b) in itertools.permutations(told, 2)
+            if data_a == data_b and a > b and not (math.isinf(ours_a) and math.isinf(ours_b))
+        ]
+        return sum(ours_a > ours_b for ours_a, ours_b in pairs), len(pairs)
+
+    def differences(self) -> list[Difference]:
+        """The pairs of rows that the table asks to compare, in every column of accuracies."""
+        rows = {cells[0].row.name: cells for cells in self.cells}
+        return [
+            Difference(a, b)
+            for first, second in self.study.table.pairs
+            if first in rows and second in rows
+            for a, b in zip(rows[first], rows[second], strict=True)
+            if a.metric == ACCURACY and any(map(_ran, a.results)) and any(map(_ran, b.results))
+        ]
+
+    def notes(self) -> list[str]:
+        """What has to be said with the numbers: the data's biases, and the table's notes."""
+        said = list(self.study.table.notes)
+        for name, clients in self.clients:
+            few, many, mean = clients.sizes.min(), clients.sizes.max(), clients.sizes.mean()
+            said.append(f"{name}: {len(clients.sizes)} clients with {few:.0f} to {many:.0f} training samples (mean {mean:.0f}).")
+        return [*said, *([FEMNIST] if self.uses("femnist") else [])]
+
+    def uses(self, data: str) -> bool:
+        """Whether a cell is about that data set."""
+        table = self.study.table
+        return any((c.row.preset or c.column.preset or table.preset) == data for row in self.cells for c in row)
+
+
+def _ran(result: Result) -> bool:
+    return result.diverged is not None or not math.isnan(result.value)
+
+
+def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
+    """Read what the study's runs in `out` came to."""
+    seen: dict[str, Outcome] = {}
+
+    def of(row: Part, column: Part, metric: Metric, seed: int) -> Result:
+        experiment = study.experiment(row.name, column.name, seed)
+        if experiment.id not in seen:
+            seen[experiment.id] = outcome(experiment, out)
+        found = seen[experiment.id]
+        return Result(seed, metric.of(found.record, protocol) if found.record else math.nan, found.diverged)
+
+    table = study.table
+
+    def cell(row: Part, column: Part) -> Cell:
+        metric = table.measured(row, column)
+        results = tuple(of(row, column, metric, seed) for seed in study.seeds)
+        return Cell(row, column, metric, table.number(row.name, column.name), results)
+
+    cells = tuple(tuple(cell(row, column) for column in table.columns) for row in table.rows)
+    return Comparison(study, protocol, cells, _natural_clients(list(seen.values())))
+
+
+def _natural_clients(outcomes: Sequence[Outcome]) -> tuple[tuple[str, Clients], ...]:
+    """One run's clients for each data set that comes with its owners: whose data it is depends on the files at hand."""
+    found: dict[str, Clients] = {}
+    for one in outcomes:
+        name = one.record.settings["data.name"] if one.record else ""
+        if name in ("femnist", "shakespeare") and one.record and one.record.clients:
+            found.setdefault(name, one.record.clients)
+    return tuple(found.items())

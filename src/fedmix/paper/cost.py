@@ -1,0 +1,53 @@
+"""Time to 70 % and memory of a client (the paper's appendix on computation cost, sec:cost: in its text, not in a table)."""
+
+import json
+import math
+from pathlib import Path
+
+import torch
+
+from fedmix.paper.base import Part, Table, algorithms
+from fedmix.paper.metrics import HOURS, Metric, Protocol
+from fedmix.report.files import read_json, write_whole
+from fedmix.report.load import RunRecord
+from fedmix.runs import Run
+
+FILE = "memory.json"
+NUMBERS: dict[str, tuple[float | None, ...]] = {"fedavg": (1.95, 46.0), "localmix": (None, 94.0), "fedmix": (1.94, 98.0)}
+
+
+def save_memory(run: Run, root: Path | None) -> None:
+    """Train a round one client after another, and keep the most memory that took, beyond what lay on the GPU before."""
+    path = run.folder / FILE
+    if path.is_file() or not run.experiment.engine.device.startswith("cuda"):
+        return
+    federation = run.experiment.with_settings({"engine.name": "sequential"}).federation(root)
+    torch.cuda.reset_peak_memory_stats(federation.device)
+    before = torch.cuda.memory_allocated(federation.device)
+    next(federation.run(2, evaluate_every=2))  # the first of two rounds is not tested, for a test takes large batches
+    peak = torch.cuda.max_memory_allocated(federation.device)
+    write_whole(path, (json.dumps({"bytes": peak - before}) + "\n").encode())
+
+
+def _memory(run: RunRecord, _: Protocol) -> float:
+    path = run.folder / FILE
+    return float(read_json(path)["bytes"]) / 1e6 if path.is_file() else math.nan
+
+
+TABLE = Table(
+    name="cost",
+    title="Hours to 70 % on CIFAR-10, and GPU memory of one client's training",
+    source="sec:cost",
+    rows=algorithms(*NUMBERS),
+    columns=(
+        Part("hours", "hours to 70 %", metric=HOURS),
+        Part("memory", "GPU memory, MB", metric=Metric("GPU memory, MB", _memory, more_is_better=False, decimals=0)),
+    ),
+    paper=NUMBERS,
+    pairs=(),
+    notes=(
+        "Hours are of this machine and engine, testing included: compare their ratio, not their size.",
+        "Memory is the peak of one client at a time, over what lay on the GPU before (data and global weights); none on a CPU.",
+    ),
+    after=save_memory,
+)

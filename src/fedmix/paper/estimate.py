@@ -1,0 +1,84 @@
+"""How long the paper's tables would take here: local steps counted, and the time of one measured."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedmix.data import FederatedData, Ragged
+from fedmix.data.transforms import Images, OneHot
+from fedmix.experiment import MODELS, Experiment
+from fedmix.federation import Federation
+from fedmix.models import initialised
+from fedmix.objectives import FedMix, Objective, Supervised
+from fedmix.presets import PRESETS
+from fedmix.training import Training
+
+STEPS = 2
+HOW = (
+    "Estimated: the local steps of all runs, each as long as one measured here just now on random data ({device}, not compiled; "
+    "on a GPU runs are compiled and take less than half). Testing is left out."
+)
+# Training samples of all clients; FEMNIST's and Shakespeare's are LEAF's means (226.8 and 3,743.3), less what is held out.
+SAMPLES: dict[str, Callable[[Any], float]] = {
+    "cifar10": lambda data: (data.clients * data.samples_per_client if data.samples_per_client else 50_000) * data.local_share,
+    "cifar100": lambda data: (data.clients * data.samples_per_client if data.samples_per_client else 50_000) * data.local_share,
+    "femnist": lambda data: 226.8 * (1 - data.test_share) * data.local_share * data.clients,
+    "shakespeare": lambda data: 3743.3 * data.train_share * data.clients,
+}
+SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
+    "cifar10": ((32, 32, 3), 10), "cifar100": ((32, 32, 3), 100), "femnist": ((28, 28, 1), 62), "shakespeare": ((80,), 84),
+}  # fmt: skip
+
+
+def client_steps(experiment: Experiment) -> float:
+    """Local steps of all chosen clients in all rounds, with clients of mean size."""
+    training = experiment.training
+    samples = SAMPLES[experiment.data.name](experiment.data) / experiment.data.clients
+    steps = training.epochs * -(-samples // training.batch_size)
+    return float(experiment.rounds * training.clients_per_round * steps)
+
+
+def seconds(experiments: Iterable[Experiment], step: Callable[[str, bool], float]) -> float:
+    """How long they take together, where `step(data set, whether FedMix)` is that of one client's local step."""
+    total = 0.0
+    for experiment in experiments:
+        name, spec = experiment.data.name, experiment.objective
+        each = step(name, spec.name == "fedmix") + (step(name, False) if spec.layer else 0.0)  # hidden states take a second step
+        total += client_steps(experiment) * each
+    return total
+
+
+def measure(name: str, fedmix: bool, device: str) -> float:
+    """Seconds of one client's local step; on a GPU all clients of a round step at once, and share it."""
+    (shape, classes), preset = SHAPES[name], PRESETS[name]
+    clients = 1 if device == "cpu" else preset.clients_per_round
+    rng, n = np.random.default_rng(0), 10 * STEPS * clients
+    x, y = rng.integers(0, min(classes, 80), (n, *shape)).astype(np.uint8), rng.integers(0, classes, n)
+    transform = OneHot(classes) if len(shape) == 1 else Images((0.5,) * shape[-1], (0.25,) * shape[-1])
+    data = FederatedData(x, y, Ragged.of(np.split(np.arange(n), clients)), x[:1], y[:1], classes, transform, name=name)
+    objective: Objective = FedMix(preset.fedmix_lam) if fedmix else Supervised()
+    module = initialised(lambda: MODELS[preset.model](classes=classes), 0)
+    federation = Federation(module, data, objective, Training(clients, lr=1e-4), device=device, compile=False)
+    ends = [_now(federation) for _ in federation.run(2)]
+    return (ends[1] - ends[0]) / (STEPS * clients)
+
+
+def _now(federation: Federation) -> float:
+    if federation.device.type == "cuda":
+        torch.cuda.synchronize(federation.device)
+    return time.perf_counter()
+
+
+def duration(seconds: float) -> str:
+    """Rounded to what an estimate is worth.
+
+    >>> duration(40), duration(400), duration(40_000), duration(400_000)
+    ('1 minute', '7 minutes', '11 hours', '4.6 days')
+    """
+    minutes, hours, days = (seconds / size for size in (60, 3600, 86400))
+    if minutes < 1.5:
+        return "1 minute"
+    return f"{minutes:.0f} minutes" if hours < 2 else f"{hours:.0f} hours" if days < 2 else f"{days:.1f} days"

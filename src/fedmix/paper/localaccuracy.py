@@ -1,0 +1,63 @@
+"""Accuracy of the global model on each client's own test samples, by client size (the paper's tab:lambda_sensitivity)."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from fedmix.evaluation import ClientScores
+from fedmix.paper import cutoff
+from fedmix.paper.base import Part, Table, sweep
+from fedmix.paper.metrics import Metric, Protocol
+from fedmix.report.files import read_json, write_whole
+from fedmix.report.load import RunRecord
+from fedmix.runs import Run
+
+FILE = "client_scores.json"
+BINS = (("small", "n < 100", 0, 99), ("medium", "100 ≤ n ≤ 199", 100, 199), ("large", "n > 199", 200, 2**62))
+
+
+def save_scores(run: Run, root: Path | None) -> None:
+    """Test a finished run's model on every client, and keep the scores in its folder."""
+    path = run.folder / FILE
+    if not path.is_file():
+        scores = run.restored(root).evaluate_clients()
+        content = {"samples": scores.samples.tolist(), "scores": scores.scores.tolist()}
+        write_whole(path, (json.dumps(content) + "\n").encode())
+
+
+def _within(least: int, most: int, which: int) -> Metric:
+    """Mean (0) or deviation (1) over the clients with that many training samples."""
+
+    def of(run: RunRecord, _: Protocol) -> float:
+        if not (run.folder / FILE).is_file():
+            return math.nan
+        said = read_json(run.folder / FILE)
+        scores = ClientScores(np.array(said["samples"]), np.array(said["scores"]))
+        return 100 * scores.between(least, most)[which]
+
+    return Metric(("mean of local accuracy, %", "deviation of local accuracy, %")[which], of)
+
+
+TABLE = Table(
+    name="local-accuracy",
+    title="Accuracy of FedMix on clients' own test samples by their size, FEMNIST with 300 clients",
+    source="tab:lambda_sensitivity",
+    rows=sweep("λ = {}", "objective.lam", *cutoff.LAMBDAS),
+    columns=tuple(
+        Part(f"{name}-{what}", f"{title}, {what}", metric=_within(least, most, which))
+        for name, title, least, most in BINS
+        for which, what in enumerate(("mean", "std"))
+    ),
+    paper={
+        "0.05": (85.8, 15.1, 77.6, 14.8, 85.4, 9.3),
+        "0.1": (81.1, 17.4, 76.4, 14.1, 86.2, 9.5),
+        "0.2": (83.9, 16.2, 77.6, 14.8, 85.8, 10.0),
+    },
+    preset="femnist",
+    settings=cutoff.SETTINGS,
+    pairs=(),
+    notes=("n counts training samples. Mean and deviation are over clients; ± is over seeds.",),
+    after=save_scores,
+)

@@ -1,0 +1,50 @@
+"""What the paper's tables measure, each read from a finished run."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from fedmix.report.load import RunRecord
+from fedmix.report.results import rounds_to_target, scores
+
+Protocol = Literal["last", "best", "last-ten"]
+PROTOCOLS: tuple[Protocol, ...] = ("last", "best", "last-ten")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of a run, in the paper's unit: nan where it was not measured, infinite where it was never reached."""
+
+    title: str
+    of: Callable[[RunRecord, Protocol], float]
+    more_is_better: bool = True
+    decimals: int = 1
+
+    def text(self, value: float) -> str:
+        """A value as the paper prints it."""
+        return "–" if math.isnan(value) else f"{value:.{self.decimals}f}" if math.isfinite(value) else "never"
+
+    @property
+    def worst(self) -> float:
+        """Where a run stands that gave no number."""
+        return -math.inf if self.more_is_better else math.inf
+
+
+def _accuracy(run: RunRecord, protocol: Protocol) -> float:
+    return 100 * scores(run)[PROTOCOLS.index(protocol)]
+
+
+def _rounds(run: RunRecord, _: Protocol) -> float:
+    reached = rounds_to_target(run)
+    return math.inf if math.isnan(reached) else reached
+
+
+def _hours(run: RunRecord, protocol: Protocol) -> float:
+    reached = _rounds(run, protocol)
+    return float(run.metrics["seconds"][run.metrics["round"] == reached][0]) / 3600 if math.isfinite(reached) else math.inf
+
+
+ACCURACY = Metric("test accuracy, %", _accuracy)
+ROUNDS = Metric("rounds to the target", _rounds, more_is_better=False, decimals=0)
+HOURS = Metric("hours to the target", _hours, more_is_better=False, decimals=2)

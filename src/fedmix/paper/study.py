@@ -1,0 +1,49 @@
+"""A table to be run: which experiments, for which seeds, at which scale, with which settings changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fedmix.errors import BadInput
+from fedmix.experiment import Experiment
+from fedmix.paper.base import Table
+from fedmix.paper.scale import WARNING, small
+
+Scale = Literal["paper", "small"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """`changes` are settings by dotted path, laid over every experiment that has them."""
+
+    table: Table
+    seeds: tuple[int, ...] = (0,)
+    scale: Scale = "paper"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        experiments = list(self.table.experiments())
+        for path, value in self.changes.items():
+            if path in ("seed", "objective.name", "data.name", "model.name"):
+                raise BadInput(f"{path} cannot be set for a table, which has its own; use --seed, --rows and --columns")
+            if path in self.table.varied:
+                raise BadInput(f"{path} cannot be set for table {self.table.name}, which varies it; choose its rows and columns")
+            one = next((e for e in experiments if e.takes(path)), experiments[-1])
+            one.with_settings({path: value})  # which says what is wrong with it, if anything is
+
+    def experiment(self, row: str, column: str, seed: int) -> Experiment:
+        """The experiment of a cell."""
+        base = self.table.experiment(row, column, seed)
+        base = small(base) if self.scale == "small" else base
+        return base.with_settings({path: value for path, value in self.changes.items() if base.takes(path)})
+
+    def experiments(self) -> list[Experiment]:
+        """All of them, each once, a whole seed before the next."""
+        cells = [(r.name, c.name, seed) for seed in self.seeds for r in self.table.rows for c in self.table.columns]
+        return list({e.id: e for e in (self.experiment(*cell) for cell in cells)}.values())
+
+    @property
+    def warnings(self) -> list[str]:
+        """What sets these experiments apart from the paper's: to be said in every output."""
+        changed = ", ".join(f"{path}={value}" for path, value in self.changes.items() if not path.startswith("engine."))
+        return [*([WARNING] if self.scale == "small" else []), *([f"CHANGED SETTINGS: {changed}"] if changed else [])]

@@ -1,0 +1,102 @@
+"""What is said of results: by hand."""
+
+import math
+
+import pytest
+
+from fedmix.paper import TABLES, Part
+from fedmix.paper.comparison import Cell, Comparison, Difference, Result
+from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric
+from fedmix.paper.study import Study
+
+NAN = math.nan
+
+
+def cell(values: list[float], paper: float | None = None, *, diverged: dict[int, int] | None = None, **more: object) -> Cell:
+    """The cell of a row `name` with these values of seeds 0, 1, ..."""
+    results = tuple(Result(seed, value, (diverged or {}).get(seed)) for seed, value in enumerate(values))
+    metric = more.get("metric", ACCURACY)
+    assert isinstance(metric, Metric)
+    name = str(more.get("name", "fedmix"))
+    return Cell(Part(name, name.title(), preset=str(more.get("preset", ""))), Part("cifar10", "CIFAR-10"), metric, paper, results)
+
+
+def comparison(*cells: Cell) -> Comparison:
+    return Comparison(Study(TABLES["epochs"]), "last", tuple((c,) for c in cells), ())
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (cell([80.0, 81.0, 82.0]), "81.0 ± 1.0"),
+        (cell([80.04]), "80.0"),
+        (cell([80.0, NAN]), "80.0 (1 not run)"),
+        (cell([NAN, NAN]), "–"),
+        (cell([NAN, NAN], diverged={0: 2, 1: 7}), "diverged in rounds 2, 7"),
+        (cell([NAN, 50.0, NAN], diverged={0: 2}), "50.0 (1 diverged in round 2; 1 not run)"),
+        (cell([math.inf, math.inf], metric=ROUNDS), "never"),
+        (cell([math.inf, 30.0, 40.0], metric=ROUNDS), "35 ± 7 (1 never)"),
+    ],
+)
+def test_a_cell_says_what_befell_every_seed(one: Cell, said: str) -> None:
+    assert one.text() == said
+
+
+def test_order_counts_pairs() -> None:
+    """The paper: 73.8 < 77.4 < 81.2. Ours: 70, 75, 74, so the last pair is turned round."""
+    assert comparison(cell([70.0], 73.8), cell([75.0], 77.4), cell([74.0], 81.2)).order(0) == (2, 3)
+
+
+def test_order_leaves_out_what_cannot_be_told() -> None:
+    """Equal in the paper, not in the paper, not run, another data set; equal with us is not the paper's order."""
+    assert comparison(cell([70.0], 56.9), cell([75.0], 56.9), cell([1.0]), cell([NAN], 3.0)).order(0) == (0, 0)
+    assert comparison(cell([70.0], 1.0, preset="femnist"), cell([75.0], 2.0, preset="cifar10")).order(0) == (0, 0)
+    assert comparison(cell([70.0], 1.0), cell([70.0], 2.0)).order(0) == (0, 1)
+
+
+def test_a_run_that_gave_no_number_stands_last() -> None:
+    """Diverged: below all accuracies. Never there: after all rounds; two such tell nothing."""
+    assert comparison(cell([70.0], 85.3), cell([NAN], 86.5, diverged={0: 2})).order(0) == (0, 1)
+    assert comparison(cell([70.0, 71.0], 86.5), cell([90.0, NAN], 85.3, diverged={1: 2})).order(0) == (1, 1)
+    rounds = [cell([60.0], 23, metric=ROUNDS), cell([math.inf], 26, metric=ROUNDS), cell([math.inf], 28, metric=ROUNDS)]
+    assert comparison(*rounds).order(0) == (2, 2)
+
+
+def test_a_paired_t_test_by_hand() -> None:
+    """Differences 1, 2, 3: mean 2, deviation 1, t = 2√3 = 3.464 with 2 degrees of freedom.
+
+    There p = 1 - t/√(2 + t²) (the distribution with 2 degrees in closed form), and the 97.5 % point is 4.3027.
+    """
+    difference = Difference(cell([81.0, 72.0, 93.0], 81.2), cell([80.0, 70.0, 90.0], 73.8, name="fedavg"))
+    tested = difference.test()
+    assert tested is not None
+    t = 2 * math.sqrt(3)
+    assert tested == pytest.approx(
+        (2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3), 1 - t / math.sqrt(2 + t * t)), abs=1e-5
+    )
+    assert difference.text() == (
+        "CIFAR-10: Fedmix − Fedavg = +2.0 (95 % interval -0.5 to +4.5, paired t-test over 3 seeds, p = 0.074; the paper: +7.4)"
+    )
+
+
+def test_pairing_removes_what_a_seed_does_to_both() -> None:
+    """Seeds differ by 20 points, the algorithms by 1 ± 0.1: Welch's test would see nothing."""
+    tested = Difference(cell([61.0, 71.1, 80.9]), cell([60.0, 70.0, 80.0], name="fedavg")).test()
+    assert tested is not None
+    assert tested[2] < 0.01
+
+
+def test_without_two_seeds_there_is_no_test() -> None:
+    one = Difference(cell([81.0]), cell([80.0], name="fedavg"))
+    assert one.test() is None
+    assert one.text() == "CIFAR-10: Fedmix − Fedavg = +1.0 (one seed: no test)"
+    other = Difference(cell([81.0, NAN], diverged={1: 2}), cell([NAN, 80.0], name="fedavg", diverged={0: 2}))
+    assert other.text() == "CIFAR-10: Fedmix − Fedavg: no seed has both"
+    same = Difference(cell([81.0, 71.0]), cell([80.0, 70.0], name="fedavg"))
+    assert same.text().endswith("(the same in all 2 seeds: no test)")
+
+
+def test_only_rows_that_ran_are_compared() -> None:
+    fedavg = cell([80.0], name="fedavg")
+    assert [d.second.row.name for d in comparison(cell([81.0]), fedavg).differences()] == ["fedavg"]
+    assert not comparison(cell([NAN]), fedavg).differences()

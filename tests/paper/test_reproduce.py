@@ -1,0 +1,205 @@
+"""`fedmix reproduce` on every table at miniature size, and what can happen on the way."""
+
+import json
+import os
+import re
+import signal
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import plotly.graph_objects as plotly  # type: ignore[import-untyped]
+import pytest
+
+from fedmix.cli.progress import Progress
+from fedmix.experiment import Experiment
+from fedmix.paper import TABLES, estimate
+from fedmix.paper.scale import WARNING
+from fedmix.runs import Run
+from tests.report.test_page import Reader
+from tests.test_cli import fedmix
+
+EPOCHS = ["reproduce", "epochs", "--rows", "fedavg,fedmix", "--columns", "1,2", "--scale", "small"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_runs(
+    name: str, tiny: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["reproduce", name, "--scale", "small", "--data", tiny, "--out", out, "--json"]
+    assert fedmix(monkeypatch, *args) == 0
+    first = capsys.readouterr().out
+    said = json.loads(first)
+    assert (said["scale"], said["warnings"]) == ("small", [WARNING])
+    table = TABLES[name].select(None, None)
+    assert len(said["cells"]) == len(table.rows) * len(table.columns)
+    for cell in said["cells"]:
+        assert cell["paper"] == table.number(cell["row"], cell["column"])
+        [result] = cell["results"]
+        assert (out / result["run"] / "summary.json").is_file()
+        unknown = cell["column"].startswith(("memory", "medium", "large"))  # no GPU, and no clients of such sizes
+        assert (result["value"] is None) == (result["never"] or unknown)
+    assert ("328 complete LEAF writers" in first) == any(e.data.name == "femnist" for e in table.experiments())
+
+    stamps = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert fedmix(monkeypatch, *args) == 0
+    assert capsys.readouterr().out == first
+    assert stamps == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_local_accuracy_is_that_of_the_clients_own_samples(
+    tiny: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over clients of fewer than 100 samples, which here are all: the mean of their accuracies, not of their samples'."""
+    args = ["reproduce", "local-accuracy", "--rows", "0.2", "--scale", "small", "--data", tiny, "--out", out, "--json"]
+    assert fedmix(monkeypatch, *args) == 0
+    cells = {cell["column"]: cell for cell in json.loads(capsys.readouterr().out)["cells"]}
+    run = Run.open(out / cells["small-mean"]["results"][0]["run"])
+    federation = run.restored(tiny)
+    assert federation.round == 1
+    clients = federation.evaluate_clients().scores
+    assert len(clients) == 10
+    assert cells["small-mean"]["mean"] == pytest.approx(100 * clients.mean())
+    assert cells["small-std"]["mean"] == pytest.approx(100 * clients.std())
+    assert cells["large-mean"]["mean"] is None
+
+
+def test_everything_that_is_written_says_small(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {kind: tmp_path / f"it.{end}" for kind, end in (("html", "html"), ("png", "svg"), ("markdown", "md"))}
+    options = [a for kind, path in files.items() for a in (f"--{kind}", path)]
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # else text is drawn, and cannot be read
+    args = [*EPOCHS, "--seeds", "2", "--data", tiny, "--out", tmp_path / "runs", *options]
+    assert fedmix(monkeypatch, *args) == 0
+    printed = capsys.readouterr().out
+    page, svg, markdown = (files[kind].read_text() for kind in ("html", "png", "markdown"))
+    for text in (printed, page, svg, markdown):
+        assert WARNING.split(":")[0] in text
+        assert "FedMix" in text
+        assert "E = 1" in text
+    for text in (printed, unescape(page), markdown):
+        assert "CHANGED SETTINGS" not in text
+        assert "75.8" in text  # the paper's, FedMix, E = 1
+        assert re.search(r"FedMix − FedAvg = [+-][0-9.]+ \((95 % interval|the same in all 2 seeds)", text)
+        assert "pairs in the paper's order" in text
+    figures = Reader(page).figures
+    assert len(figures) == page.count('class="chart"') + page.count('class="chart wide"')
+    assert [trace["name"] for trace in figures[0]["data"]] == ["ours", "the paper"]
+    assert figures[0]["data"][1]["x"] == [74.4, 75.8]
+    for figure in figures:
+        plotly.Figure(data=figure["data"], layout=figure["layout"])  # raises on anything it does not know
+
+
+def test_a_diverged_run_is_a_result(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = [*EPOCHS, "--data", tiny, "--out", tmp_path, "--set", "training.lr=1e30"]
+    assert fedmix(monkeypatch, *args) == 0
+    out = capsys.readouterr().out
+    assert "diverged in round 1" in out
+    assert "CHANGED SETTINGS: training.lr=1e+30" in out
+    told = [json.loads(path.read_text()) for path in tmp_path.glob("*/failure.json")]
+    assert [failure["round"] for failure in told] == [1] * 4
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("it ran again")
+
+    monkeypatch.setattr(Run, "execute", refuse)
+    assert fedmix(monkeypatch, *args, "--json") == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert {cell["results"][0]["diverged"] for cell in cells} == {1}
+
+
+def test_ctrl_c_stops_and_the_same_command_goes_on(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = [*EPOCHS, "--data", tiny, "--out", tmp_path, "--rounds", "3", "--quiet"]
+    update = Progress.update
+
+    def press(self: Progress, line: dict[str, Any]) -> None:
+        if line["round"] == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        update(self, line)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Progress, "update", press)
+        assert fedmix(monkeypatch, *args) == 130
+    assert "stopped after round 2" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*/summary.json"))
+    assert fedmix(monkeypatch, *args) == 0
+    rounds = [len(path.read_text().splitlines()) for path in tmp_path.glob("*/metrics.jsonl")]
+    assert rounds == [3] * 4
+
+
+def test_a_cell_that_cannot_run_loses_none_of_the_others(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of six clients, two can be chosen, but not fifteen."""
+    args = ["reproduce", "participation", "--rows", "fedavg", "--columns", "0.1,1.0", "--scale", "small"]
+    assert fedmix(monkeypatch, *args, "--data", tiny, "--out", tmp_path, "--set", "data.clients=6") == 1
+    out, err = capsys.readouterr()
+    assert "1 of 2 runs failed" in err
+    assert "training.clients_per_round=15 is more than the 6 clients" in err
+    assert re.search(r"FedAvg +[0-9.]+ +–", out)
+
+
+def test_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fedmix(monkeypatch, "reproduce", "shakespeare", "--no-run", "--out", tmp_path, "--json") == 0
+    assert {cell["text"] for cell in json.loads(capsys.readouterr().out)["cells"]} == {"–"}
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "give a table, one of main"),
+        (["mian"], "table 'mian' is unknown"),
+        (["main", "--rows", "fedmax"], "table main has no row 'fedmax'; choose among globalmix"),
+        (["main", "--seeds", "0"], "--seeds 0: at least one"),
+        (["main", "--scale", "tiny"], "--scale 'tiny' is unknown"),
+        (["main", "--score", "mean"], "--score 'mean' is unknown"),
+        (["main", "--set", "training.momentum=0.0,0.9"], "--set training.momentum has several values"),
+        (["epochs", "--set", "training.epochs=2"], "training.epochs cannot be set for table epochs"),
+        (["main", "--html", "gone/it.html"], "there is no folder gone"),
+        (["main", "--data", "nowhere"], "there are no parquet files"),
+        (["shakespeare", "--no-run", "--html", "it.html"], "no run folders were given"),
+        (["shakespeare", "--no-run", "--png", "it.gif"], "written as .png or .svg"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    args: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fedmix(monkeypatch, "reproduce", *args, "--quiet") == 2
+    err = capsys.readouterr().err
+    assert err.startswith("fedmix: ")
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step of 1 ms: CIFAR-10's main setting has 500 rounds of 15 clients with 2 epochs of ⌈833.3 / 10⌉ steps."""
+    monkeypatch.setattr(estimate, "measure", lambda *_: 0.001)
+    assert fedmix(monkeypatch, "reproduce", "--list", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert "measured here" in said["how"]
+    tables = said["tables"]
+    assert list(tables) == [*TABLES, "all"]
+    assert (tables["main"]["runs"], tables["cost"]["runs"], tables["mean-size"]["runs"]) == (27, 3, 20)
+    assert tables["cost"]["seconds"] == 3 * 500 * 15 * 2 * 84 // 1000
+    assert tables["all"]["runs"] < sum(table["runs"] for name, table in tables.items() if name != "all")
+    assert fedmix(monkeypatch, "reproduce", "--list") == 0
+    assert re.search(r"main +Test accuracy .* 27 ", capsys.readouterr().out)
+
+
+def test_a_step_can_be_measured() -> None:
+    assert 0 < estimate.measure("femnist", False, "cpu") < 60
+
+
+def test_steps_of_ragged_clients_are_counted_by_their_mean() -> None:
+    """Shakespeare: 50 rounds, 60 clients, 2 epochs of ⌈0.8 · 3743.3 / 10⌉ = 300 steps."""
+    [spec] = TABLES["shakespeare"].select("fedavg", None).experiments()
+    assert isinstance(spec, Experiment)
+    assert estimate.client_steps(spec) == 50 * 60 * 2 * 300

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedmix.bench.results import Record
 from fedmix.bench.scale import TITLES, Growth
 from fedmix.errors import BadInput
-from fedmix.report.files import printable, write_whole
+from fedmix.report.files import printable, write
 from fedmix.report.series import COLOURS
 
 if TYPE_CHECKING:
@@ -116,4 +116,4 @@ def _save(figure: "Figure", path: Path) -> None:
     picture = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "fedmix"}):  # the same numbers give the same file
         figure.savefig(picture, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    write_whole(path, picture.getvalue())
+    write(path, picture.getvalue())

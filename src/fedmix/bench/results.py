@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmix.errors import BadInput
-from fedmix.report.files import printable, write_whole
+from fedmix.report.files import printable, write
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,7 +60,7 @@ def written(kind: str, about: dict[str, Any], records: Iterable[Any], notes: Seq
     """Write the records, dataclasses all, with what they were measured on; the file is whole or not there."""
     rows = [{name: value for name, value in asdict(r).items() if value is not None} for r in records]
     content = {"kind": kind, **about, "notes": list(notes), "records": rows}
-    write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    write(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 
 def read_steps(path: Path) -> list[Record]:

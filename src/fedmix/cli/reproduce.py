@@ -94,10 +94,10 @@ def _run_missing(study: Study, out: Path, root: Path | None, *, quiet: bool) -> 
 def _write(comparison: Comparison, out: Path, html: Path | None, png: Path | None, markdown: Path | None) -> None:
     from fedmix import report
     from fedmix.paper import picture, show
-    from fedmix.report.files import write_whole
+    from fedmix.report.files import write
 
     if markdown:
-        write_whole(markdown, show.markdown(comparison).encode())
+        write(markdown, show.markdown(comparison).encode())
     if png:
         picture.draw(comparison, png)
     if html:

@@ -8,7 +8,7 @@ import torch
 
 from fedmix.paper.base import Part, Table, algorithms
 from fedmix.paper.metrics import HOURS, Metric, Protocol
-from fedmix.report.files import read_json, write_whole
+from fedmix.report.files import read_json, write
 from fedmix.report.load import RunRecord
 from fedmix.runs import Run
 
@@ -26,7 +26,7 @@ def save_memory(run: Run, root: Path | None) -> None:
     before = torch.cuda.memory_allocated(federation.device)
     next(federation.run(2, evaluate_every=2))  # the first of two rounds is not tested, for a test takes large batches
     peak = torch.cuda.max_memory_allocated(federation.device)
-    write_whole(path, (json.dumps({"bytes": peak - before}) + "\n").encode())
+    write(path, (json.dumps({"bytes": peak - before}) + "\n").encode())
 
 
 def _memory(run: RunRecord, _: Protocol) -> float:

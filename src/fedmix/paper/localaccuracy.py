@@ -10,7 +10,7 @@ from fedmix.evaluation import ClientScores
 from fedmix.paper import cutoff
 from fedmix.paper.base import Part, Table, sweep
 from fedmix.paper.metrics import Metric, Protocol
-from fedmix.report.files import read_json, write_whole
+from fedmix.report.files import read_json, write
 from fedmix.report.load import RunRecord
 from fedmix.runs import Run
 
@@ -24,7 +24,7 @@ def save_scores(run: Run, root: Path | None) -> None:
     if not path.is_file():
         scores = run.restored(root).evaluate_clients()
         content = {"samples": scores.samples.tolist(), "scores": scores.scores.tolist()}
-        write_whole(path, (json.dumps(content) + "\n").encode())
+        write(path, (json.dumps(content) + "\n").encode())
 
 
 def _within(least: int, most: int, which: int) -> Metric:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedmix.errors import ClientFailure
 from fedmix.experiment import Experiment
-from fedmix.report.files import read_json, write_whole
+from fedmix.report.files import read_json, write
 from fedmix.report.load import RunRecord, load
 from fedmix.runs import Run
 
@@ -39,4 +39,4 @@ def is_divergence(error: Exception) -> bool:
 def record_divergence(run: Run, error: ClientFailure) -> None:
     """Keep in the run's folder where it diverged; deleting the file has it run again."""
     said = {"round": error.round, "client": error.client, "step": error.step, "reason": error.reason}
-    write_whole(run.folder / FILE, (json.dumps(said, indent=1) + "\n").encode())
+    write(run.folder / FILE, (json.dumps(said, indent=1) + "\n").encode())

@@ -11,7 +11,7 @@ from fedmix.paper.comparison import Cell, Comparison
 from fedmix.paper.show import both_texts, caption, order_texts, statements
 from fedmix.report import Lead
 from fedmix.report.figures import Chart
-from fedmix.report.files import write_whole
+from fedmix.report.files import write
 from fedmix.report.series import COLOURS
 
 OURS, THEIRS = COLOURS[0], COLOURS[1]
@@ -42,7 +42,7 @@ def draw(comparison: Comparison, path: Path) -> None:
     picture = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "fedmix"}):  # the same results give the same file
         figure.savefig(picture, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    write_whole(path, picture.getvalue())
+    write(path, picture.getvalue())
 
 
 def lead(comparison: Comparison) -> Lead:

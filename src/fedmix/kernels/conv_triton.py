@@ -80,7 +80,7 @@ def _sum_pixels(
 
 
 @triton.jit
-def _turn(w_ptr, out_ptr, O: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr, BO: tl.constexpr, BC: tl.constexpr):
+def _turn(w_ptr, out_ptr, O, C, TAPS, BO: tl.constexpr, BC: tl.constexpr):
     """out[c, last tap − tap, o] = w[o, tap, c]: the filters that carry a gradient back."""
     tap, client = tl.program_id(2) % TAPS, (tl.program_id(2) // TAPS).to(tl.int64)
     o = tl.program_id(0) * BO + tl.arange(0, BO)
@@ -93,14 +93,10 @@ def _turn(w_ptr, out_ptr, O: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr, 
 
 
 @triton.jit
-def _planes(
-    x_ptr, out_ptr,
-    B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OW: tl.constexpr, S: tl.constexpr, pad: tl.constexpr,
-    BP: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
+def _planes(x_ptr, out_ptr, B, H, W, C, OW, S, pad, BP: tl.constexpr, BC: tl.constexpr):
     """out[s, c, image, i, j] = x[image, i, j + s − pad, c]: channels first, once for every sideways shift of the filter."""
     s, client = tl.program_id(2) % S, (tl.program_id(2) // S).to(tl.int64)
-    pixels: tl.constexpr = B * H * OW
+    pixels = B * H * OW
     p = tl.program_id(0) * BP + tl.arange(0, BP)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     line, j = p // OW, p % OW + s - pad
@@ -196,7 +192,7 @@ def conv_input(g: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -
     K, O, R, S, C = w.shape
     turned = torch.empty(K, C, R, S, O, device=w.device)
     BO, BC = _power(O, 16, 64), _power(C, 16, 64)
-    _turn[(triton.cdiv(O, BO), triton.cdiv(C, BC), K * R * S)](w, turned, O=O, C=C, TAPS=R * S, BO=BO, BC=BC)
+    _turn[(triton.cdiv(O, BO), triton.cdiv(C, BC), K * R * S)](w, turned, O, C, R * S, BO=BO, BC=BC)
     return conv(g, turned, None, 0, R - 1 - pad, how, **tile)
 
 
@@ -206,7 +202,7 @@ def _as_planes(x: Tensor, pad: int, shifts: int) -> Tensor:
     out = torch.empty(K, shifts, C, B, H, OW, device=x.device)
     BP, BC = 64, _power(C, 4, 64)
     grid = (triton.cdiv(B * H * OW, BP), triton.cdiv(C, BC), K * shifts)
-    _planes[grid](x, out, B=B, H=H, W=W, C=C, OW=OW, S=shifts, pad=pad, BP=BP, BC=BC)
+    _planes[grid](x, out, B, H, W, C, OW, shifts, pad, BP=BP, BC=BC)
     return out
 
 

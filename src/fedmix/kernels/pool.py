@@ -1,7 +1,8 @@
-"""2x2 max-pooling in two steps that a compiler joins with the layers around them: which of the four, then pick it.
+"""2x2 max-pooling in two steps: which of the four is the largest, then pick it.
 
 To pick is linear, and its transpose puts a gradient back where the value came from. So the same two functions serve a value,
-the derivative that goes along with it, and gradients of both.
+the derivative that goes along with it, and gradients of both. On a GPU they are written out, so that a compiler joins them
+with the layers around; on a CPU, where compiled code reads every other element slowly, they are single operators.
 """
 
 from typing import Any
@@ -9,9 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmix.kernels.clients import over_clients
+
 
 def largest(x: Tensor) -> Tensor:
-    """Which of every two by two of (B, C, H, W) is the largest, 0 to 3 in reading order; of equals the first, as in PyTorch."""
+    """Which of every two by two of (B, C, H, W) is the largest; of equals the first in reading order, as in PyTorch.
+
+    On a GPU a number from 0 to 3, on a CPU a position in the image.
+    """
+    if not x.is_cuda:
+        return _largest(x.detach())
     a, b, c, d = _quarters(x)
     above, below = b > a, d > c
     lower = torch.where(below, d, c) > torch.where(above, b, a)
@@ -30,11 +38,61 @@ def _quarters(x: Tensor) -> tuple[Tensor, ...]:
     return tuple(x[..., i:height:2, j:width:2] for i in (0, 1) for j in (0, 1))
 
 
+@torch.library.custom_op("fedmix::largest", mutates_args=())
+def _largest(x: Tensor) -> Tensor:
+    (height, width), row = _halves(x), x.shape[-1]
+    x = x[..., : 2 * height, : 2 * width]
+    upper, lower = x[..., 0::2, :], x[..., 1::2, :]
+    down = lower > upper
+    best = torch.maximum(upper, lower)
+    left, right, down_left, down_right = best[..., 0::2], best[..., 1::2], down[..., 0::2], down[..., 1::2]
+    across = (right > left) | ((right == left) & down_left & ~down_right)  # of equals the first in reading order
+    corner = 2 * row * torch.arange(height)[:, None] + 2 * torch.arange(width)
+    below = (across & down_right) | (~across & down_left)
+    return corner + row * below + across
+
+
+@torch.library.custom_op("fedmix::pick", mutates_args=())
+def _pick(x: Tensor, which: Tensor) -> Tensor:
+    return x.flatten(-2).gather(-1, which.flatten(-2)).view(which.shape)
+
+
+@torch.library.custom_op("fedmix::put", mutates_args=())
+def _put(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
+    put = g.new_zeros(*g.shape[:-2], height * width).scatter_(-1, which.flatten(-2), g.flatten(-2))
+    return put.view(*g.shape[:-2], height, width)
+
+
+def _halves(x: Tensor) -> tuple[int, int]:
+    return x.shape[-2] // 2, x.shape[-1] // 2
+
+
+@_largest.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:-2], *_halves(x), dtype=torch.int64)
+
+
+@_pick.register_fake
+def _(x: Tensor, which: Tensor) -> Tensor:
+    return x.new_empty(which.shape)
+
+
+@_put.register_fake
+def _(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
+    return g.new_empty(*g.shape[:-2], height, width)
+
+
+for _op in (_largest, _pick, _put):
+    over_clients(_op)
+
+
 class _Pick(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, which: Tensor) -> Tensor:
+        if not x.is_cuda:
+            return _pick(x, which)
         a, b, c, d = _quarters(x)
         return torch.where(which < 2, torch.where(which == 0, a, b), torch.where(which == 2, c, d))
 
@@ -61,6 +119,8 @@ class _Put(torch.autograd.Function):
 
     @staticmethod
     def forward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
+        if not g.is_cuda:
+            return _put(g, which, height, width)
         here = torch.arange(4, device=g.device).view(2, 1, 2)
         spread = torch.where(which[..., :, None, :, None] == here, g[..., :, None, :, None], 0)
         put = spread.reshape(*g.shape[:-2], 2 * g.shape[-2], 2 * g.shape[-1])

@@ -85,7 +85,7 @@ class MaxPool2d(nn.MaxPool2d):
         return both and (layer.padding, layer.dilation, layer.ceil_mode) == (0, 1, False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return pick(x, largest(x)) if x.is_cuda else super().forward(x)
+        return pick(x, largest(x))
 
     def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
         """The largest of each window, and the derivative that belongs to it."""

@@ -20,6 +20,7 @@ from fedmix.data.transforms import OneHot, Transform
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
 from fedmix.federation import Federation
+from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
 from fedmix.presets import experiment
 from fedmix.rng import stream
@@ -62,12 +63,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 class Size(NamedTuple):
-    """How large a round is. None is the preset's; `ragged` gives clients from 20 % to 180 % of the mean number of samples."""
+    """How large a round is, and how exact. None is the preset's; `ragged` gives clients from 20 % to 180 % of the mean size."""
 
     clients: int | None = None
     batch: int | None = None
     steps: int | None = None
     ragged: bool = False
+    precision: Precision = "tf32"
 
 
 def federation(workload: Workload, algorithm: str, variant: str, size: Size, device: str) -> Federation:
@@ -87,10 +89,11 @@ def federation(workload: Workload, algorithm: str, variant: str, size: Size, dev
         training,
         exchange=Exchange(**spec.exchange.model_dump()) if spec.exchange else None,
         device=device,
+        precision=size.precision,
         **VARIANTS[variant],
     )
     if variant == "plain":
-        built.engine = Plain((workload.loop_model or workload.model)(), built.objective, training, built.device)
+        built.engine = Plain((workload.loop_model or workload.model)(), built.objective, training, built.device, size.precision)
     return built
 
 

@@ -52,11 +52,6 @@ def cpu() -> str:
     return named or platform.machine()
 
 
-def precision() -> str:
-    """How float32 matrix products are computed. (By torch's default, convolutions on a GPU use TensorFloat-32 in either case.)"""
-    return "float32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-
-
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -18,7 +18,7 @@ from torch import _inductor as inductor
 
 from fedmix.batches import Resident
 from fedmix.bench.cases import Size, Workload, federation
-from fedmix.bench.machine import cores, precision
+from fedmix.bench.machine import cores
 from fedmix.bench.results import Record, with_speedups
 from fedmix.engines import Engine, Work
 from fedmix.errors import BadInput
@@ -79,7 +79,7 @@ class Trial:
     def __init__(self, workload: Workload, algorithm: str, variant: str, size: Size, device: str) -> None:
         gc.collect()  # what an earlier trial left must not go while this one's memory is counted
         before = _allocated(device)
-        self.variant, self.algorithm = variant, algorithm
+        self.variant, self.algorithm, self.precision = variant, algorithm, size.precision
         self.federation: Federation = federation(workload, algorithm, variant, size, device)
         self.device = self.federation.device
         self.start = self.federation.params
@@ -141,7 +141,7 @@ class Trial:
             round_ms=1000 * statistics.median(t.whole for t in self.rounds) if engine else None,
             outside=outside if engine else None,
             padding=self.clock.padding if engine else None,
-            precision=precision(),
+            precision=self.precision if self.device.type == "cuda" else "float32",
         )  # fmt: skip
 
 

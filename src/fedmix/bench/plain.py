@@ -15,6 +15,7 @@ from fedmix.data.shakespeare import CLASSES
 from fedmix.data.transforms import crop_and_flip
 from fedmix.engines import Work
 from fedmix.errors import BadInput
+from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models import Embedding
 from fedmix.objectives import FedMix, NaiveMix, Objective, Supervised
 from fedmix.plan import ClientPlan
@@ -28,8 +29,16 @@ LoopLoss = Callable[[nn.Module, Tensor, Tensor, Received | None], Tensor]
 class Plain:
     """Runs a round's clients in the plain loop, from the same draws as an engine, whose place in a federation it can take."""
 
-    def __init__(self, module: nn.Module, objective: Objective, training: Training, device: torch.device) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        objective: Objective,
+        training: Training,
+        device: torch.device,
+        precision: Precision = "float32",
+    ) -> None:
         self.module, self.loss, self.training = module.to(device).train(), loop_loss(objective), training
+        self.precision = precision
         self.weights = [p for p in module.parameters() if p.requires_grad]
 
     def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
@@ -37,7 +46,8 @@ class Plain:
             with torch.no_grad():
                 for weight, start in zip(self.weights, work.params.values(), strict=True):
                     weight.copy_(start)
-            loss = self._train(data, client, plan, work)
+            with arithmetic(self.precision):
+                loss = self._train(data, client, plan, work)
             trained = zip(work.params, self.weights, strict=True)
             yield Updates([client], {name: w.detach().clone()[None] for name, w in trained}, loss[None])
 

@@ -28,16 +28,17 @@ def steps(
     batch: Annotated[int | None, typer.Option(help="Samples in a batch; the preset's if not given.")] = None,
     local_steps: Annotated[int | None, typer.Option("--steps", help="Mean local steps of a client in a round.")] = None,
     ragged: Annotated[bool, typer.Option("--ragged", help="Clients with 20 % to 180 % of the mean number of samples.")] = False,
-    tf32: Annotated[bool, typer.Option("--tf32", help="Allow TensorFloat-32 in matrix products, for all variants.")] = False,
+    precision: Annotated[str, typer.Option(help="How a GPU multiplies: tf32, float32 or bf16, for all variants.")] = "tf32",
     json_file: JsonFile = None,
     quiet: Quiet = False,
 ) -> None:
     """Time one local step of all clients: the plain PyTorch loop, both engines, and compiled."""
     from fedmix.bench.cases import Size
     from fedmix.cli import benching
+    from fedmix.kernels.precision import called
 
-    size = Size(clients, batch, local_steps, ragged)
-    benching.steps(workloads, algorithms, variants, size, device, repeats, tf32=tf32, json_file=json_file, quiet=quiet)
+    size = Size(clients, batch, local_steps, ragged, called(precision))
+    benching.steps(workloads, algorithms, variants, size, device, repeats, json_file=json_file, quiet=quiet)
 
 
 @bench_app.command(epilog="Example:  fedmix bench scale --axes clients,population --plot scale.svg")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -35,7 +34,6 @@ def steps(
     device: str,
     repeats: int,
     *,
-    tf32: bool,
     json_file: Path | None,
     quiet: bool,
 ) -> None:
@@ -44,11 +42,9 @@ def steps(
     names = list(WORKLOADS) if workloads == "all" else among("--workloads", workloads, WORKLOADS)
     kinds, chosen = among("--variants", variants, VARIANTS), known_algorithms(algorithms)
     groups = [(name, algorithm, _possible(kinds, algorithm)) for name in names for algorithm in chosen]
-    if tf32:
-        torch.set_float32_matmul_precision("high")
     command = _command(
         "steps", workloads=",".join(names), algorithms=",".join(chosen), variants=",".join(kinds), device=device, repeats=repeats,
-        clients=size.clients, batch=size.batch, steps=size.steps, ragged=size.ragged, tf32=tf32,
+        clients=size.clients, batch=size.batch, steps=size.steps, ragged=size.ragged, precision=size.precision,
     )  # fmt: skip
     on = about(_device(device), command)
     total = sum(len(possible) * (1 + repeats) for *_, possible in groups)

@@ -20,12 +20,19 @@ def current() -> Precision:
     return _current
 
 
+def called(name: str) -> Precision:
+    """The arithmetic of that name."""
+    for known in get_args(Precision):
+        if name == known:
+            return known  # type: ignore[no-any-return]  # it is one of the names
+    raise BadInput(f"precision {name!r} is unknown; choose one of {', '.join(get_args(Precision))}")
+
+
 @contextmanager
 def arithmetic(precision: Precision) -> Iterator[None]:
     """Multiply so inside the block; an average or a test after it is exact again."""
     global _current
-    if precision not in get_args(Precision):
-        raise BadInput(f"precision {precision!r} is unknown; choose one of {', '.join(get_args(Precision))}")
+    called(precision)
     before = _current, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     _current = precision
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"

@@ -24,7 +24,7 @@ def called(name: str) -> Precision:
     """The arithmetic of that name."""
     for known in get_args(Precision):
         if name == known:
-            return known  # type: ignore[no-any-return]  # it is one of the names
+            return known
     raise BadInput(f"precision {name!r} is unknown; choose one of {', '.join(get_args(Precision))}")
 
 

@@ -62,7 +62,7 @@ def expected(p: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
             h = one(pair)
             found.append((h.detach(), torch.autograd.grad((h * slope).sum(), pair)[0]))
         else:
-            h, back = vjp(one, pair)
+            h, back = vjp(one, pair)[:2]
             found.append((h, back(slope)[0]))
     h, to_p = (torch.stack(part) for part in zip(*found, strict=True))
     return h, to_p

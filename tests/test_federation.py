@@ -190,6 +190,30 @@ def test_scores_by_client() -> None:
     assert count == 0
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_scores_by_client_after_changes(engine: EngineName) -> None:
+    """Client 1 goes from one training sample to four before the second round; test samples stay whose they were."""
+    test_clients = Ragged.of([[0, 1, 2], [3], [4, 5]])
+    start = known(test_clients)
+    changed = Federation(
+        start.model.module, start.data, Supervised(), Training(3, lr=1e-9), engine=engine,
+        changes=lambda round_: {1: [0, 1, 2, 3]} if round_ == 1 else {},
+    )  # fmt: skip
+    sizes = []
+    for _ in changed.run(2):
+        scores = changed.evaluate_clients()
+        sizes.append(scores.samples.tolist())
+        assert scores.scores.tolist() == pytest.approx([2 / 3, 0, 1])
+        assert scores.between(4, 4) == (
+            (0.0, 0.0, 1) if changed.round == 2 else pytest.approx((math.nan, math.nan, 0), nan_ok=True)
+        )
+    assert sizes == [[3, 1, 2], [3, 4, 2]]
+    again = Federation(start.model.module, start.data, Supervised(), Training(3), changes=changed.changes)
+    again.restore(changed.state())
+    assert again.evaluate_clients().samples.tolist() == [3, 4, 2]
+    assert again.evaluate() == changed.evaluate()
+
+
 def test_size_groups_include_their_ends() -> None:
     scores = ClientScores(np.array([10, 20, 30, 40]), np.array([0.1, 0.2, 0.4, 0.8]))
     assert scores.between(20, 30) == pytest.approx((0.3, 0.1, 2))

@@ -1,0 +1,349 @@
+"""Programs: long rounds, clients who take turns in a slot, rounds that use a program again, and what users bring along."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedmix import ClientFailure, Exchange, Federation, FedMix, FedmixError, Hidden, NaiveMix, Objective, Supervised, Training
+from fedmix.batches import Received
+from fedmix.data import FederatedData, from_arrays
+from fedmix.engines import Engine, Sequential, Vectorised, Work
+from fedmix.engines.program import WINDOW, Program, _Quick
+from fedmix.models import Model
+from fedmix.objectives import batch_mean
+from fedmix.packing import pack
+from fedmix.plan import draw_plan
+from fedmix.types import Batch, Params
+from tests.synthetic import Exactly, one_after_another
+
+TURNS = (9, 2, 7, 1, 6, 3)  # steps with batches of one
+LONG = (150, WINDOW, WINDOW + 1, 2 * WINDOW, 3, 70)
+
+
+def vectors(sizes: tuple[int, ...] = TURNS) -> FederatedData:
+    """Four numbers and one of three classes, in float64."""
+    rng = np.random.default_rng(0)
+    total = sum(sizes)
+    x, y = rng.standard_normal((total, 4)), rng.integers(0, 3, total)
+    made = from_arrays(x, y, one_after_another(sizes), (x[:5], y[:5]), classes=3)
+    return replace(made, transform=Exactly(made.transform))
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Dropout(0.2), nn.Linear(5, 3)).double()
+
+
+class Setting:
+    """A model, clients of given sizes and an objective, for an engine to run rounds of."""
+
+    def __init__(self, objective: Objective, sizes: tuple[int, ...] = TURNS, module: nn.Module | None = None) -> None:
+        self.objective, self.sizes = objective, sizes
+        self.training = Training(len(sizes), batch_size=1, lr=0.05, momentum=0.9, weight_decay=1e-3)
+        federation = Federation(module or net(), vectors(sizes), objective, self.training)
+        self.model, self.params, self.resident = federation.model, federation.params, federation.resident
+
+    def engine(self, kind: type[Sequential | Vectorised], **how: Any) -> Engine:
+        return kind(self.model, self.objective, self.training, **how)
+
+    def pool(self, entries: int, seed: int = 0) -> Received:
+        rng = torch.Generator().manual_seed(seed)
+        x = torch.randn(entries, 4, generator=rng, dtype=torch.float64)
+        return Received(x, torch.softmax(torch.randn(entries, 3, generator=rng, dtype=torch.float64), -1))
+
+    def work(self, pool: Received | None = None, *, round_: int = 0, lr: float = 0.05) -> Work:
+        entries = None if pool is None else np.arange(len(pool.x))
+        plans = [
+            draw_plan(0, round_, k, n, self.training, self.objective.needs, entries=entries) for k, n in enumerate(self.sizes)
+        ]
+        return Work(round_ + 1, np.arange(len(self.sizes)), plans, self.params, lr, pool)
+
+    def updates(self, engine: Engine, work: Work) -> dict[int, tuple[Params, float]]:
+        """Every client's weights and loss."""
+        chunks = engine.run_round(self.resident, work)
+        return {k: ({n: p[i] for n, p in u.params.items()}, float(u.losses[i])) for u in chunks for i, k in enumerate(u.clients)}
+
+    def agrees(self, engine: Engine, work: Work, within: float = 1e-10) -> None:
+        """With the reference engine, client by client."""
+        wanted, got = self.updates(self.engine(Sequential), work), self.updates(engine, work)
+        assert sorted(got) == sorted(wanted) == list(range(len(self.sizes)))
+        for k, (params, loss) in wanted.items():
+            for n, p in params.items():
+                torch.testing.assert_close(got[k][0][n], p, rtol=0, atol=within)
+            assert got[k][1] == pytest.approx(loss, abs=1e-5), k  # losses are kept in single precision
+            assert any(not torch.equal(p, self.params[n]) for n, p in params.items())
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", (DeprecationWarning, FutureWarning))  # the compiler's own
+        yield
+
+
+# Turns in a slot
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, None])
+@pytest.mark.parametrize("objective", [Supervised(), FedMix(0.1)], ids=str)
+def test_turns_change_nobody(objective: Objective, chunk: int | None) -> None:
+    setting = Setting(objective)
+    pool = setting.pool(5) if objective.needs.means else None
+    engine = setting.engine(Vectorised, chunk=chunk)
+    setting.agrees(engine, setting.work(pool))
+    assert isinstance(engine, Vectorised)
+    [slots] = engine._programs
+    assert slots < len(TURNS)  # with a slot each, half of them would stand idle
+    shared = [stay.slot for stay in pack(TURNS, slots)]
+    assert len(set(shared)) < len(shared)
+
+
+def test_turns_of_a_compiled_step() -> None:
+    """Also with a module of a user's own, its buffer, and an objective of a user's own; then a second round without a trace."""
+    setting = Setting(Smooth(0.3) + NaiveMix(0.1), module=Scaled().double())
+    engine = setting.engine(Vectorised, chunk=2, compile=True)
+    first, second = setting.work(setting.pool(5)), setting.work(setting.pool(5, seed=1), round_=1, lr=0.02)
+    with compiling():
+        setting.agrees(engine, first)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_Quick, "_trace", lambda _: pytest.fail("it was traced again"))
+            setting.agrees(engine, second)
+
+
+# Rounds of many steps
+
+
+@pytest.mark.parametrize("chunk", [None, 2, 1])
+def test_rounds_longer_than_a_window(chunk: int | None) -> None:
+    """Clients that end before, at and after a window's last step, and in the middle of the third."""
+    setting = Setting(Supervised(), LONG)
+    setting.agrees(setting.engine(Vectorised, chunk=chunk), setting.work())
+
+
+@pytest.mark.parametrize("steps", [WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW])
+def test_one_client_at_the_edge_of_a_window(steps: int) -> None:
+    setting = Setting(Supervised(), (steps,))
+    setting.agrees(setting.engine(Vectorised), setting.work())
+
+
+def test_no_step_is_taken_twice_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, real, taken = Setting(Supervised(), LONG), Program.run, list[int]()
+
+    def noting(self: Program, steps: int) -> None:
+        taken.append(steps)
+        real(self, steps)
+
+    monkeypatch.setattr(Program, "run", noting)
+    list(setting.engine(Vectorised, chunk=1).run_round(setting.resident, setting.work()))
+    assert sum(taken) == sum(LONG)
+    assert max(taken) <= WINDOW
+
+
+# Programs that are used again
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of slots for which a program was built."""
+    real, slots = Program.__init__, list[int]()
+
+    def noting(self: Program, *args: Any, **kwargs: Any) -> None:
+        real(self, *args, **kwargs)
+        slots.append(self.state.losses.shape[1])
+
+    monkeypatch.setattr(Program, "__init__", noting)
+    return slots
+
+
+def test_another_pool_of_the_same_shape_needs_no_new_program(built: list[int]) -> None:
+    setting = Setting(FedMix(0.1))
+    engine = setting.engine(Vectorised, chunk=2)
+    for round_ in range(3):
+        setting.agrees(engine, setting.work(setting.pool(5, seed=round_), round_=round_, lr=0.05 / (1 + round_)))
+    assert built == [2]
+
+
+def test_a_pool_of_another_shape_needs_one(built: list[int]) -> None:
+    setting = Setting(FedMix(0.1))
+    engine = setting.engine(Vectorised, chunk=2)
+    for round_, entries in enumerate((5, 7, 7, 4)):
+        setting.agrees(engine, setting.work(setting.pool(entries, seed=round_), round_=round_))
+    assert built == [2, 2, 2]
+
+
+def test_other_data_needs_one(built: list[int]) -> None:
+    """Resident anew, as after a move to another device."""
+    setting = Setting(Supervised())
+    engine = setting.engine(Vectorised, chunk=2)
+    setting.agrees(engine, setting.work())
+    setting.resident = replace(setting.resident, x=setting.resident.x.flip(0))
+    setting.agrees(engine, setting.work())
+    assert built == [2, 2]
+
+
+def test_new_rows_for_a_client_do_not(built: list[int]) -> None:
+    """Changed clients name other rows of the same arrays."""
+
+    def changes(round_: int) -> dict[int, list[int]]:
+        return {0: [9, 10, 11, 12, 13, 14, 15, 16, 17]} if round_ else {}
+
+    def run(engine: Any) -> Params:
+        federation = Federation(net(), vectors(), Supervised(), Training(6, batch_size=1, lr=0.1), engine=engine, changes=changes)
+        list(federation.run(2))
+        return federation.params
+
+    slow = run("sequential")
+    assert not built
+    torch.testing.assert_close(run("vectorised"), slow, rtol=0, atol=1e-10)
+    assert len(built) == 1
+
+
+@pytest.mark.parametrize("objective", [Hidden(FedMix(0.1), 2), Hidden(NaiveMix(0.1, per="sample"), 1)], ids=str)
+def test_hidden_states_change_every_round(objective: Objective, built: list[int]) -> None:
+    """Their means come from the round's weights: two rounds agree only if the second uses the new ones."""
+
+    def run(engine: Any) -> Params:
+        training = Training(6, batch_size=2, lr=0.1)
+        federation = Federation(net(), vectors(), objective, training, exchange=Exchange(m=1), engine=engine)
+        list(federation.run(2))
+        return federation.params
+
+    torch.testing.assert_close(run("vectorised"), run("sequential"), rtol=0, atol=1e-10)
+    assert len(built) == 1
+
+
+# What users bring along
+
+
+class Scaled(nn.Module):
+    """Not a Sequential, with a buffer."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.register_buffer("scale", torch.tensor([1.0, 0.5, -2.0, 1.5]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.two(torch.tanh(self.one(x * self.scale)))
+        return out
+
+
+@dataclass(frozen=True)
+class Smooth(Objective):
+    """Labels smoothed towards the uniform ones, written by a user."""
+
+    by: float
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:  # noqa: ARG002
+        y = (1 - self.by) * batch.y + self.by / batch.y.shape[-1]
+        return batch_mean(model.loss.value(model(params, batch.x, batch.key), y), batch.mask)
+
+
+def test_a_module_with_a_buffer_and_an_objective_of_ones_own() -> None:
+    setting = Setting(Smooth(0.3), module=Scaled().double())
+    setting.agrees(setting.engine(Vectorised, chunk=2), setting.work())
+
+
+# What comes out
+
+
+def test_updates_are_copies() -> None:
+    """What a client's update was when it came out is what it is at the end, though others went on in its slot."""
+    setting = Setting(Supervised())
+    engine = setting.engine(Vectorised, chunk=2)
+    assert isinstance(engine, Vectorised)
+    kept: list[tuple[list[Tensor], list[Tensor]]] = []
+    for update in engine.run_round(setting.resident, setting.work()):
+        mine = [*update.params.values(), update.losses]
+        kept.append((mine, [t.clone() for t in mine]))
+    for program in engine._programs.values():
+        for written in program.state.written:
+            written.zero_()
+    assert len(kept) > 2
+    assert all(torch.equal(a, b) for now, then in kept for a, b in zip(now, then, strict=True))
+
+
+def test_the_rounds_weights_are_left_alone() -> None:
+    setting = Setting(Supervised())
+    before = {n: p.clone() for n, p in setting.params.items()}
+    list(setting.engine(Vectorised, chunk=2).run_round(setting.resident, setting.work()))
+    assert all(torch.equal(p, before[n]) for n, p in setting.params.items())
+
+
+class Explodes(nn.Module):
+    """Returns NaN for an input whose first number is 100 or more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x) + torch.where(x[:, :1] >= 100, torch.nan, 0.0)
+        return out
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize("client", range(len(TURNS)))
+def test_a_failure_in_a_shared_slot_names_its_client(client: int, chunk: int) -> None:
+    """Also where others had the slot before it, or have it after."""
+    setting = Setting(Supervised(), module=Explodes().double())
+    x = setting.resident.x.clone()
+    x[int(setting.resident.data.clients[client][-1]), 0] = 100
+    resident, work = replace(setting.resident, x=x), setting.work()
+    step = int(np.flatnonzero(work.plans[client].rows[:, 0] == TURNS[client] - 1)[0])
+    with pytest.raises(ClientFailure, match=r"the loss is NaN or infinite; its input was x \(1, 4\) in \[.*, 100\]") as caught:
+        list(setting.engine(Vectorised, chunk=chunk).run_round(resident, work))
+    assert (caught.value.round, caught.value.client, caught.value.step) == (1, client, step)
+
+
+def test_one_client_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is tried for fewer and fewer clients; when one is too many, that is said."""
+    tried = list[int]()
+
+    def full(self: Program, _: int) -> None:
+        tried.append(self.state.losses.shape[1])
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(Program, "run", full)
+    setting = Setting(Supervised(), (4, 4, 4, 4, 4))
+    with pytest.raises(
+        FedmixError, match=r"one client does not fit into the device's memory; lower training\.batch_size"
+    ) as caught:
+        list(setting.engine(Vectorised).run_round(setting.resident, setting.work()))
+    assert tried[0] == 5
+    assert tried[-1] == 1
+    assert tried == sorted(tried, reverse=True)
+    assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
+
+
+def test_memory_that_runs_out_in_mid_round_loses_and_repeats_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that were done stay done; the others begin again, fewer at a time."""
+    setting, real, calls = Setting(Supervised()), Program.run, list[int]()
+
+    def once(self: Program, steps: int) -> None:
+        calls.append(steps)
+        if len(calls) == 4:
+            raise torch.OutOfMemoryError("no memory")
+        real(self, steps)
+
+    wanted = setting.updates(setting.engine(Sequential), setting.work())
+    monkeypatch.setattr(Program, "run", once)
+    came = list[int]()
+    for update in setting.engine(Vectorised, chunk=3).run_round(setting.resident, setting.work()):
+        came += update.clients
+        for i, k in enumerate(update.clients):
+            for n, p in update.params.items():
+                torch.testing.assert_close(p[i], wanted[k][0][n], rtol=0, atol=1e-10)
+    assert sorted(came) == list(range(len(TURNS)))
+    assert len(calls) > 4

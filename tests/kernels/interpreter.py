@@ -1,0 +1,61 @@
+"""Triton's interpreter, in a process of its own: it runs kernels on a CPU, and must be chosen before Triton is first imported."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from importlib import import_module
+from multiprocessing import get_context
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+class Interpreter:
+    """`interpreter("conv_triton", "conv", *args)` is that function of fedmix.kernels, every kernel of it interpreted."""
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self.pool = pool
+
+    def __call__(self, module: str, function: str, *args: Any) -> tuple[Tensor, ...]:
+        plain = [a.numpy() if isinstance(a, Tensor) else a for a in args]
+        return tuple(torch.from_numpy(a) for a in self.pool.submit(_call, module, function, plain).result())
+
+
+@contextmanager
+def interpreter() -> Iterator[Interpreter]:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        with patch.dict(os.environ, TRITON_INTERPRET="1"):
+            pool.submit(_begin).result()
+        yield Interpreter(pool)
+
+
+def _begin() -> None:
+    """Have bf16 multiplied as numbers: Triton 3.6's interpreter holds its bits as integers, and multiplies these."""
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    torch.set_num_threads(1)
+    product = InterpreterBuilder.create_dot
+
+    def widened(handle: Any) -> Any:
+        if handle.data.dtype != np.uint16:
+            return handle
+        import triton.language as tl
+
+        return TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return product(self, widened(a), widened(b), *rest)
+
+    InterpreterBuilder.create_dot = create_dot
+
+
+def _call(module: str, function: str, args: list[Any]) -> tuple[Array, ...]:
+    tensors = [torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in args]
+    result = getattr(import_module(f"fedmix.kernels.{module}"), function)(*tensors)
+    return tuple(r.numpy() for r in (result if isinstance(result, tuple) else (result,)))

@@ -1,0 +1,119 @@
+"""The convolution as a function: derivatives of all kinds against torch.nn.functional.conv2d, and when it is used."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vjp, vmap
+from torch.nn import functional as F
+
+from fedmix.kernels.conv import Conv, ConvInput, ConvWeight, conv2d
+from fedmix.kernels.sizes import MANY, parts
+from tests.kernels.derivatives import KINDS, compare, normal
+
+K, B, H, W, C, O = 3, 4, 5, 6, 2, 3  # noqa: E741
+CASES = {"all-shifted": (B, 3, 1), "some-shifted": (2, 3, 1), "none-shifted": (0, 3, 0), "five-taps": (B, 5, 2)}
+
+
+def plain(shifted: int, pad: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def conv(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y = F.conv2d(x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), padding=pad).permute(0, 2, 3, 1)
+        first = torch.arange(len(x)).view(-1, 1, 1, 1) < shifted
+        return y + b * first
+
+    return conv
+
+
+def drawn(taps: int, pad: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Images, filters, bias and a gradient of the outputs of K clients."""
+    out = [n + 2 * pad - taps + 1 for n in (H, W)]
+    return normal(K, B, H, W, C), normal(K, O, taps, taps, C, seed=1), normal(K, O, seed=2), normal(K, B, *out, O, seed=3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_conv(case: tuple[int, int, int], kind: str) -> None:
+    shifted, taps, pad = case
+    x, w, b, _ = drawn(taps, pad)
+    compare(kind, lambda x, w, b: Conv.apply(x, w, b, shifted, pad, "float32"), plain(shifted, pad), (x, w, b))  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_conv_input(case: tuple[int, int, int], kind: str) -> None:
+    shifted, taps, pad = case
+    _, w, _, g = drawn(taps, pad)
+
+    def by_autograd(g: Tensor, w: Tensor) -> Any:
+        none = torch.zeros(O, dtype=torch.float64)
+        return vjp(lambda x: plain(shifted, pad)(x, w, none), torch.zeros(B, H, W, C, dtype=torch.float64))[1](g)[0]
+
+    compare(kind, lambda g, w: ConvInput.apply(g, w, pad, "float32"), by_autograd, (g, w))  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_conv_weight(case: tuple[int, int, int], kind: str) -> None:
+    shifted, taps, pad = case
+    x, _, _, g = drawn(taps, pad)
+
+    def by_autograd(g: Tensor, x: Tensor) -> Any:
+        zeros = (torch.zeros(O, taps, taps, C, dtype=torch.float64), torch.zeros(O, dtype=torch.float64))
+        return vjp(lambda w, b: plain(shifted, pad)(x, w, b), *zeros)[1](g)
+
+    compare(kind, lambda g, x: ConvWeight.apply(g, x, shifted, pad, "float32"), by_autograd, (g, x))  # type: ignore[no-untyped-call]
+
+
+def test_gradients_of_samples_inside_clients() -> None:
+    """vmap in vmap: one gradient for every sample of every client, with weights that the samples share."""
+    x, w, b, _ = drawn(3, 1)
+
+    def each(conv: Callable[..., Tensor]) -> Any:
+        def loss(w: Tensor, b: Tensor, x: Tensor) -> Tensor:
+            return torch.sin(conv(x[None], w, b)).sum()
+
+        of_samples = vmap(grad(loss, (0, 1)), in_dims=(None, None, 0))
+        return vmap(of_samples)(w, b, x)
+
+    got = each(lambda x, w, b: Conv.apply(x, w, b, 1, 1, "float32"))  # type: ignore[no-untyped-call]
+    assert [g.shape for g in got] == [(K, B, O, 3, 3, C), (K, B, O)]
+    torch.testing.assert_close(got, each(plain(1, 1)))
+
+
+@pytest.mark.parametrize("shared", ["images", "filters"])
+def test_clients_may_share_an_argument(shared: str) -> None:
+    x, w, b, _ = drawn(3, 1)
+    dims = (None, 0, 0) if shared == "images" else (0, None, None)
+    args = tuple(t[0] if d is None else t for t, d in zip((x, w, b), dims, strict=True))
+    got = vmap(lambda x, w, b: Conv.apply(x, w, b, B, 1, "float32"), in_dims=dims)(*args)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(got, vmap(plain(B, 1), in_dims=dims)(*args))
+
+
+def test_clients_along_another_axis() -> None:
+    """The axis of clients need not be the first."""
+    x, w, b, _ = drawn(3, 1)
+    moved = (x.movedim(0, 2), w.movedim(0, 4), b.movedim(0, 1))
+    got = vmap(lambda x, w, b: Conv.apply(x, w, b, B, 1, "float32"), in_dims=(2, 4, 1))(*moved)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(got, vmap(plain(B, 1))(x, w, b))
+
+
+@pytest.mark.parametrize("shifted", [0, 2, B])
+@pytest.mark.parametrize("bias", [True, False])
+def test_on_a_cpu_it_is_pytorchs(bias: bool, shifted: int) -> None:
+    x, w, b, _ = (t[0] for t in drawn(3, 1))
+    first, filters = x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)
+    wanted = plain(shifted if bias else 0, 1)(x, w, b).permute(0, 3, 1, 2)
+    torch.testing.assert_close(conv2d(first, filters, b if bias else None, 1, shifted), wanted)
+
+
+def test_parts_leave_a_share_of_pixels_to_each() -> None:
+    """At least one and at most 17 parts, each of 256 pixels or more, and fewer the more programs there are already."""
+    assert parts(100, 32, 3, 9) == 1
+    assert parts(600, 32, 3, 9) == 2
+    assert parts(10**6, 32, 3, 9) == 17
+    for channels in (3, MANY - 1, MANY, 256):
+        counts = [parts(10**6, outputs, channels, 9) for outputs in (16, 64, 256, 1024, 4096)]
+        assert counts == sorted(counts, reverse=True)
+        assert counts[-1] == 1

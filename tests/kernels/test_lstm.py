@@ -64,8 +64,9 @@ def test_no_gradient_of_a_gradient() -> None:
         grad(lambda p: torch.sin(first(p)).sum())(p)
 
 
-def test_no_derivative_by_forward_mode() -> None:
-    """`lstm_along` is for that."""
-    p, w = normal(1, B, T, 4 * D), normal(4 * D, D, seed=1)
-    with pytest.raises(NotImplementedError, match="forward mode AD"):
-        jvp(lambda p: fast(p, w), (p,), (p,))
+def test_derivative_along_a_direction_of_inputs_and_weights() -> None:
+    p, w, dp, dw = normal(1, B, T, 4 * D), normal(4 * D, D, seed=1), normal(1, B, T, 4 * D, seed=2), normal(4 * D, D, seed=3)
+    for moved, directions in (((p, w), (dp, dw)), ((p,), (dp,))):
+        found = jvp(lambda *a: fast(*a, *(() if len(a) == 2 else (w,))), moved, directions)[1]
+        expected = jvp(lambda *a: recurrence(a[0][0], a[1] if len(a) == 2 else w)[0][None], moved, directions)[1]
+        torch.testing.assert_close(found, expected)

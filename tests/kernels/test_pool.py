@@ -10,9 +10,18 @@ from torch.func import grad, vmap
 from torch.nn import functional as F
 
 from fedmix import models
+from fedmix.kernels import pool
 from fedmix.kernels.pool import _Put, largest, pick
 from fedmix.models import initialised
 from tests.kernels.derivatives import KINDS, compare, normal
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["formulas", "operators"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """The formulas that a GPU's compiler gets, and the operators that a CPU gets."""
+    monkeypatch.setattr(pool, "written_out", lambda _: request.param)
+    return bool(request.param)
+
 
 SIZES = [(4, 6), (5, 6), (4, 7), (5, 5), (2, 3)]
 
@@ -40,10 +49,12 @@ def test_pick(size: tuple[int, int], kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [(4, 6), (5, 7)], ids=str)
-def test_put(size: tuple[int, int], kind: str) -> None:
+def test_put(size: tuple[int, int], kind: str, form: bool) -> None:
     small = size[0] // 2, size[1] // 2
     which = torch.randint(4, small, generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     matrix = transposed(which, *size)
+    if not form:
+        which = matrix.argmax(0).view(small)
 
     def fast(g: Tensor) -> Any:
         return _Put.apply(g.sin(), which.expand_as(g), *size)  # type: ignore[no-untyped-call]
@@ -97,17 +108,17 @@ def test_clients_apart() -> None:
 @pytest.mark.parametrize("size", [(4, 6), (5, 7)], ids=str)
 def test_a_pool_before_the_relu_is_one_after_it(size: tuple[int, int]) -> None:
     """max and ReLU change places, and so do their gradients: where the largest is not positive, both are zero."""
-    pool = nn.MaxPool2d(2)
+    theirs = nn.MaxPool2d(2)
     x, weights = normal(4, 3, *size), normal(4, 3, size[0] // 2, size[1] // 2, seed=1)
 
     def loss(x: Tensor, first: Any, second: Any) -> Tensor:
         out: Tensor = (second(first(x)) * weights).sum()
         return out
 
-    for ours in (pool, pooled):
-        assert torch.equal(torch.relu(ours(x)), pool(torch.relu(x)))
+    for ours in (theirs, pooled):
+        assert torch.equal(torch.relu(ours(x)), theirs(torch.relu(x)))
         slopes = grad(loss)(x, ours, torch.relu)
-        assert torch.equal(slopes, grad(loss)(x, torch.relu, pool))
+        assert torch.equal(slopes, grad(loss)(x, torch.relu, theirs))
         assert bool(slopes.any())
 
 

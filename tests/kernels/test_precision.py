@@ -23,7 +23,8 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 def holds() -> tuple[str, bool, bool]:
-    return current(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]  # made at run time
+    return current(), matmul.fp32_precision == "tf32", conv.fp32_precision == "tf32"
 
 
 def data() -> FederatedData:
@@ -57,13 +58,24 @@ def test_blocks_inside_blocks() -> None:
     assert holds() == before
 
 
+def test_the_newer_way_to_set_it_is_fine_too() -> None:
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        with arithmetic("float32"):
+            assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
 @pytest.mark.parametrize("flag", [True, False])
 def test_what_the_user_had_set_comes_back(flag: bool) -> None:
     before = torch.backends.cuda.matmul.allow_tf32
     try:
         torch.backends.cuda.matmul.allow_tf32 = flag
         with arithmetic("float32" if flag else "tf32"):
-            assert torch.backends.cuda.matmul.allow_tf32 is not flag
+            assert holds()[1] is not flag
         assert torch.backends.cuda.matmul.allow_tf32 is flag
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before

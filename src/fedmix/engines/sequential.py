@@ -7,7 +7,7 @@ import torch
 from fedmix.batches import Resident
 from fedmix.engines.base import Work, describe, diverged
 from fedmix.errors import ClientFailure, FedmixError
-from fedmix.kernels.precision import Precision, arithmetic
+from fedmix.kernels.precision import Precision, arithmetic, called
 from fedmix.local import local_step, rest
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
@@ -20,7 +20,7 @@ class Sequential:
     """Runs every client by itself. A failure names the round, the client and the step, and says what the input looked like."""
 
     def __init__(self, model: Model, objective: Objective, training: Training, *, precision: Precision = "float32") -> None:
-        self.model, self.training, self.precision = model, training, precision
+        self.model, self.training, self.precision = model, training, called(precision)
         self.phases = objective.phases()
         self.partners_of_all = objective.needs.partner == "global"
 

@@ -14,7 +14,7 @@ from fedmix.batches import PlanOnDevice, Resident
 from fedmix.engines.base import Work, diverged
 from fedmix.engines.program import WINDOW, Program
 from fedmix.errors import BadInput, ClientFailure, FedmixError
-from fedmix.kernels.precision import Precision
+from fedmix.kernels.precision import Precision, called
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
 from fedmix.packing import Stay, length, pack, slots_for
@@ -50,7 +50,7 @@ class Vectorised:
         weights = list(model.module.parameters())
         large = sum(w.numel() * w.element_size() for w in weights) > CPU_STACKS_BELOW
         self.chunk = 1 if chunk is None and large and weights[0].device.type == "cpu" else chunk
-        self.model, self.training, self.compile, self.precision = model, training, compile, precision
+        self.model, self.training, self.compile, self.precision = model, training, compile, called(precision)
         self.phases = objective.phases()
         self.partners_of_all = objective.needs.partner == "global"
         self._programs: dict[int, Program] = {}

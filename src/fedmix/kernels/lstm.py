@@ -123,7 +123,7 @@ class _Gradient(torch.autograd.Function):
 
 
 class _Recurrence(torch.autograd.Function):
-    """One client's recurrence, with a gradient of first order; `lstm_along` is its derivative along a direction."""
+    """One client's recurrence, with a gradient and a derivative along a direction, both of first order."""
 
     generate_vmap_rule = True
 
@@ -138,6 +138,19 @@ class _Recurrence(torch.autograd.Function):
         h, acts, c = output
         ctx.mark_non_differentiable(acts, c)
         ctx.save_for_backward(h, acts, c, p, w)
+        ctx.save_for_forward(h, p, w)
+
+    @staticmethod
+    def jvp(ctx: Any, dp: Tensor | None, dw: Tensor | None, *_: Any) -> tuple[Tensor, None, None]:
+        """By the pair, whose gradient is known; a moving w moves the gates as h_{t−1}·dwᵀ does."""
+        h, p, w = ctx.saved_tensors
+        if len(p) == 2:
+            raise NotImplementedError("an LSTM has no second derivative along a direction here")
+        direction = torch.zeros_like(p) if dp is None else dp
+        if dw is not None:
+            before = torch.cat([torch.zeros_like(h[..., :1, :]), h[..., :-1, :]], -2)
+            direction = direction + before @ dw.T
+        return _Recurrence.apply(torch.cat([p, direction]), w, ctx.how)[0][1:], None, None
 
     @staticmethod
     def backward(ctx: Any, gh: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:

@@ -16,9 +16,9 @@ from fedmix.kernels.clients import over_clients
 def largest(x: Tensor) -> Tensor:
     """Which of every two by two of (B, C, H, W) is the largest; of equals the first in reading order, as in PyTorch.
 
-    On a GPU a number from 0 to 3, on a CPU a position in the image.
+    Written out it is a number from 0 to 3, else a position in the image.
     """
-    if not x.is_cuda:
+    if not written_out(x):
         return _largest(x.detach())
     a, b, c, d = _quarters(x)
     above, below = b > a, d > c
@@ -30,6 +30,11 @@ def pick(x: Tensor, which: Tensor) -> Tensor:
     """The chosen one of every two by two."""
     result: Tensor = _Pick.apply(x, which)
     return result
+
+
+def written_out(x: Tensor) -> bool:
+    """Whether these steps are formulas for a compiler, or single operators."""
+    return x.is_cuda
 
 
 def _quarters(x: Tensor) -> tuple[Tensor, ...]:
@@ -91,7 +96,7 @@ class _Pick(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, which: Tensor) -> Tensor:
-        if not x.is_cuda:
+        if not written_out(x):
             return _pick(x, which)
         a, b, c, d = _quarters(x)
         return torch.where(which < 2, torch.where(which == 0, a, b), torch.where(which == 2, c, d))
@@ -119,7 +124,7 @@ class _Put(torch.autograd.Function):
 
     @staticmethod
     def forward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
-        if not g.is_cuda:
+        if not written_out(g):
             return _put(g, which, height, width)
         here = torch.arange(4, device=g.device).view(2, 1, 2)
         spread = torch.where(which[..., :, None, :, None] == here, g[..., :, None, :, None], 0)

@@ -33,11 +33,16 @@ def arithmetic(precision: Precision) -> Iterator[None]:
     """Multiply so inside the block; an average or a test after it is exact again."""
     global _current
     called(precision)
-    before = _current, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    before = _current
+    backends = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]  # made at run time
+    flags = [b.fp32_precision for b in backends]
     _current = precision
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
     try:
+        for backend in backends:
+            backend.fp32_precision = "ieee" if precision == "float32" else "tf32"
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16" and torch.cuda.is_available()):
             yield
     finally:
-        _current, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        _current = before
+        for backend, flag in zip(backends, flags, strict=True):
+            backend.fp32_precision = flag

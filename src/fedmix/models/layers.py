@@ -82,7 +82,7 @@ class MaxPool2d(nn.MaxPool2d):
         if type(layer) is not nn.MaxPool2d:
             return False
         both = (layer.kernel_size, layer.stride) in ((2, 2), ((2, 2), (2, 2)))
-        return both and (layer.padding, layer.dilation, layer.ceil_mode) == (0, 1, False)
+        return both and (layer.padding, layer.dilation, layer.ceil_mode, layer.return_indices) == (0, 1, False, False)
 
     def forward(self, x: Tensor) -> Tensor:
         return pick(x, largest(x))

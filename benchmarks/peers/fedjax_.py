@@ -7,10 +7,9 @@ from functools import partial
 from measure import Job, job
 
 JOB = job()
+os.environ["JAX_PLATFORMS"] = JOB.device  # both are read when jax is imported
 THREADED = str(JOB.threads > 1).lower()
-os.environ["XLA_FLAGS"] = (  # read when jax is imported
-    f"--xla_force_host_platform_device_count={JOB.workers} --xla_cpu_multi_thread_eigen={THREADED}"
-)
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={JOB.workers} --xla_cpu_multi_thread_eigen={THREADED}"
 
 import jax  # noqa: E402
 

@@ -1,11 +1,11 @@
 """Did they all train, and the same? Adds to each record the loss of its last weights, and the distance of its first.
 
-First are the weights after one round. Later, differences in rounding have grown: the plain loop with one thread and with two
-is about a tenth of its way apart after ten rounds.
+First are the weights after one round: later, differences in rounding have grown.
 """
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +14,16 @@ from in_torch import module, tensors
 from torch.nn import functional as F
 from workload import WORKLOADS, Array, Workload
 
+data = cache(tensors)
+
 
 def loss(work: Workload, weights: list[Array]) -> float:
-    """Mean cross entropy over all samples of all clients."""
-    net, (x, y) = module(work), tensors(work)
+    """Mean cross entropy over the samples of the first ten clients."""
+    net, (x, y) = module(work), data(work)
     with torch.no_grad():
         for parameter, array in zip(net.parameters(), weights, strict=True):
             parameter.copy_(torch.from_numpy(array))
-        return sum(float(F.cross_entropy(net(own_x), own_y)) for own_x, own_y in zip(x, y, strict=True)) / work.clients
+        return sum(float(F.cross_entropy(net(x[k]), y[k])) for k in range(10)) / 10
 
 
 def distance(work: Workload, weights: list[Array], plain: list[Array]) -> float:

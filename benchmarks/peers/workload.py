@@ -50,12 +50,14 @@ class Workload:
         return np.random.Generator(np.random.PCG64(np.random.SeedSequence([SEED, zlib.crc32(purpose.encode()), *where])))
 
     def data(self) -> tuple[Array, Array]:
-        """Inputs (N, samples, C, H, W) and labels (N, samples): noise around one random picture per class, so there is a task."""
+        """Inputs (N, samples, C, H, W), labels (N, samples): noise on one picture of 4x4 tiles per class, a task to learn."""
         rng = self.stream("data")
         y = rng.integers(0, self.classes, (self.clients, self.samples))
-        pictures = rng.standard_normal((self.classes, *self.shape), dtype=np.float32)
+        channels, height, width = self.shape
+        tiles = rng.standard_normal((self.classes, channels, 4, 4), dtype=np.float32)
+        pictures = tiles.repeat(height // 4, axis=2).repeat(width // 4, axis=3)
         noise = rng.standard_normal((*y.shape, *self.shape), dtype=np.float32)
-        return (noise + pictures[y]) / np.float32(math.sqrt(2)), y
+        return (noise + pictures[y]) / 2, y
 
     def initial(self) -> list[Array]:
         """Weights from N(0, 2 / fan_in) and zero biases, one after the other, as PyTorch lays them out.

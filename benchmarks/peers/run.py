@@ -1,6 +1,6 @@
 """Run every program on every workload, each in an environment of its own, and put the results into one file and one table.
 
-python benchmarks/peers/run.py                                     # all; makes the environments first (3 GB, some minutes)
+python benchmarks/peers/run.py                                     # all; makes the environments first (4 GB, some minutes)
 python benchmarks/peers/run.py --tools plain,fedmix --workloads lenet
 python benchmarks/peers/run.py --here --device cuda --tools plain,fedmix,pfl    # in this Python, whatever it has installed
 """

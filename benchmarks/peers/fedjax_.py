@@ -1,0 +1,127 @@
+"""FedJAX: its federated averaging with a haiku model; with several workers, clients are spread over as many host devices."""
+
+import os
+from collections.abc import Iterator
+from functools import partial
+
+from measure import Job, job
+
+JOB = job()
+os.environ["JAX_PLATFORMS"] = JOB.device  # both are read when jax is imported
+THREADED = str(JOB.threads > 1).lower()
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={JOB.workers} --xla_cpu_multi_thread_eigen={THREADED}"
+
+import jax  # noqa: E402
+
+if not hasattr(jax, "tree_map"):  # JAX 0.6 removed it; FedJAX 0.0.17 calls it
+    jax.tree_map = jax.tree_util.tree_map
+
+import fedjax  # noqa: E402
+import haiku as hk  # noqa: E402
+import numpy as np  # noqa: E402
+from fedjax.algorithms import fed_avg  # noqa: E402
+from fedjax.core.for_each_client import ForEachClientPmapBackend, set_for_each_client_backend  # noqa: E402
+from workload import Array, Workload  # noqa: E402
+
+Params = dict[str, dict[str, Array]]
+
+
+def lenet(x: jax.Array) -> jax.Array:
+    x = hk.max_pool(jax.nn.relu(hk.Conv2D(6, 5)(x)), 2, 2, "VALID")
+    x = hk.max_pool(jax.nn.relu(hk.Conv2D(16, 5, padding="VALID")(x)), 2, 2, "VALID")
+    return hk.nets.MLP([120, 84, 62])(hk.Flatten()(x))
+
+
+def vgg(x: jax.Array) -> jax.Array:
+    for pair in ((32, 64), (128, 128), (256, 256)):
+        for width in pair:
+            x = jax.nn.relu(hk.Conv2D(width, 3)(x))
+        x = hk.max_pool(x, 2, 2, "VALID")
+    return hk.nets.MLP([512, 512, 10])(hk.Flatten()(x))
+
+
+class Client:
+    """What fed_avg asks of a client's dataset. Pictures are (H, W, C), as XLA and haiku want them."""
+
+    def __init__(self, x: Array, y: Array, rows: Array) -> None:
+        self.x, self.y, self.rows = x, y, rows
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def shuffle_repeat_batch(self, _: fedjax.ShuffleRepeatBatchHParams) -> Iterator[dict[str, Array]]:
+        for rows in self.rows:
+            yield {"x": self.x[rows], "y": self.y[rows]}
+
+
+def first_full(work: Workload) -> tuple[int, int, int]:
+    """The pictures that the first full layer takes, (C, H, W)."""
+    channels = [k[0] for k in work.kernels if len(k) == 4][-1]
+    full = next(k for k in work.kernels if len(k) == 2)
+    side = round((full[1] // channels) ** 0.5)
+    return channels, side, side
+
+
+def to_haiku(work: Workload, arrays: list[Array], like: Params) -> Params:
+    """PyTorch's layouts as haiku's: (O, I, H, W) as (H, W, I, O), (O, I) as (I, O), a flat picture (C, H, W) as (H, W, C)."""
+    flattened, result = True, {}
+    for name, (w, b) in zip(like, zip(arrays[::2], arrays[1::2], strict=True), strict=True):
+        if w.ndim == 4:
+            w = w.transpose(2, 3, 1, 0)
+        else:
+            if flattened:
+                w, flattened = w.reshape(-1, *first_full(work)).transpose(0, 2, 3, 1).reshape(w.shape), False
+            w = w.T
+        assert w.shape == like[name]["w"].shape
+        result[name] = {"w": w, "b": b}
+    return result
+
+
+def to_torch(work: Workload, params: Params) -> list[Array]:
+    """The way back."""
+    flattened, result = True, []
+    for layer in params.values():
+        w, b = (np.asarray(layer[part]) for part in "wb")
+        if w.ndim == 4:
+            w = w.transpose(3, 2, 0, 1)
+        else:
+            w = w.T
+            if flattened:
+                c, h, v = first_full(work)
+                w, flattened = w.reshape(-1, h, v, c).transpose(0, 3, 1, 2).reshape(w.shape), False
+        result += [w, b]
+    return result
+
+
+def main(job: Job) -> None:
+    work = job.workload
+    if job.workers > 1:
+        jax.config.update("jax_pmap_no_rank_reduction", False)  # FedJAX counts on shards without the devices' axis
+        set_for_each_client_backend(ForEachClientPmapBackend())
+    x, y = work.data()
+    x = np.ascontiguousarray(x.transpose(0, 1, 3, 4, 2))
+    forward = {"lenet": lenet, "vgg": vgg}[work.name]
+    model = fedjax.create_model_from_haiku(
+        hk.transform(lambda batch: forward(batch["x"])),
+        sample_batch={"x": x[0, :1], "y": y[0, :1]},
+        train_loss=lambda batch, logits: fedjax.metrics.unreduced_cross_entropy_loss(batch["y"], logits),
+    )
+    algorithm = fed_avg.federated_averaging(
+        fedjax.model_grad(model),
+        fedjax.optimizers.sgd(work.lr, momentum=work.momentum),
+        fedjax.optimizers.sgd(1.0),
+        fedjax.ShuffleRepeatBatchHParams(work.batch, num_epochs=work.epochs),
+    )
+    key = jax.random.PRNGKey(0)
+    state = algorithm.init(jax.device_put(to_haiku(work, work.initial(), model.init(key))))
+    job.start()
+    for round_ in range(job.total):
+        clients = [(k, Client(x[k], y[k], work.rows(round_, k)), key) for k in work.chosen(round_)]
+        state, _ = algorithm.apply(state, clients)
+        jax.block_until_ready(state.params)
+        job.tick(partial(to_torch, work, state.params))
+    job.save("fedjax", to_torch(work, state.params), ["fedjax", "jax", "jaxlib", "dm-haiku", "optax", "numpy"])
+
+
+if __name__ == "__main__":
+    main(JOB)

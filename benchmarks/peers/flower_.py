@@ -1,0 +1,77 @@
+"""Flower: its FedAvg strategy in the simulation engine, one Ray actor for each worker."""
+
+import time
+from collections.abc import Iterable
+
+import flower_client
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from in_torch import arrays, module
+from measure import Job, job
+from workload import Array
+
+
+class Timed(FedAvg):
+    """FedAvg on the drawn clients instead of random nodes, with a clock around the training of each round."""
+
+    def __init__(self, job: Job, nodes: dict[int, int]) -> None:
+        super().__init__(fraction_evaluate=0.0)
+        self.job, self.nodes = job, nodes
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:  # noqa: ARG002
+        config["server-round"] = server_round
+        content = RecordDict({"arrays": arrays, "config": config})
+        clients = self.job.workload.chosen(server_round - 1)
+        return [Message(content, self.nodes[k], MessageType.TRAIN) for k in clients]
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        averaged, metrics = super().aggregate_train(server_round, replies)
+        assert averaged is not None
+        self.job.tick(lambda: weights(averaged))
+        return averaged, metrics
+
+
+def weights(record: ArrayRecord) -> list[Array]:
+    return arrays(record.to_torch_state_dict().values())
+
+
+def nodes_by_client(grid: Grid, count: int) -> dict[int, int]:
+    """The node of each client, once all are there: every one is asked for its partition."""
+    while len(list(grid.get_node_ids())) < count:
+        time.sleep(0.1)
+    questions = [Message(RecordDict(), node, MessageType.QUERY) for node in grid.get_node_ids()]
+    replies = grid.send_and_receive(questions)
+    return {int(r.content["metrics"]["client"]): r.metadata.src_node_id for r in replies}
+
+
+def main(job: Job) -> None:
+    work = job.workload
+    server = ServerApp()
+
+    @server.main()
+    def serve(grid: Grid, context: Context) -> None:  # noqa: ARG001
+        strategy = Timed(job, nodes_by_client(grid, work.clients))
+        job.start()
+        result = strategy.start(
+            grid,
+            ArrayRecord(module(work).state_dict()),
+            num_rounds=job.total,
+            train_config=ConfigRecord({"workload": work.name, "threads": job.threads}),
+        )
+        job.save("flower", weights(result.arrays), ["flwr", "ray", "torch", "numpy"])
+
+    run_simulation(
+        server,
+        flower_client.app,
+        num_supernodes=work.clients,
+        backend_config={
+            "client_resources": {"num_cpus": job.threads, "num_gpus": 0.0},
+            "init_args": {"num_cpus": job.workers * job.threads, "_node_ip_address": "127.0.0.1", "log_to_driver": False},
+        },
+    )
+
+
+if __name__ == "__main__":
+    main(job())

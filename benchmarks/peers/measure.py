@@ -1,0 +1,80 @@
+"""What the scripts have in common: their arguments, the clock around rounds, and the file they leave."""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from workload import WORKLOADS, Array, Workload
+
+IMPORTED = time.time()
+
+
+@dataclass
+class Job:
+    """One program on one workload. Call `start` before the first round, `tick` after each, then `save`."""
+
+    workload: Workload
+    algorithm: str
+    threads: int
+    workers: int
+    device: str
+    out: Path
+    seconds: list[float] = field(default_factory=list)
+    began: float = 0.0
+    startup: float = 0.0
+    first: Sequence[Array] = ()
+
+    @property
+    def total(self) -> int:
+        return self.workload.warmup + self.workload.rounds
+
+    def start(self) -> None:
+        self.began = time.time()
+        self.startup = self.began - float(os.environ.get("PEERS_STARTED", IMPORTED))
+
+    def tick(self, weights: Callable[[], Sequence[Array]]) -> None:
+        """A round is over. After the first, its weights are kept; what that takes is not counted."""
+        self.seconds.append(time.time() - self.began)
+        if not self.first:
+            self.first = [w.copy() for w in weights()]
+        self.began = time.time()
+
+    def save(self, variant: str, weights: Sequence[Array], packages: Sequence[str]) -> None:
+        """Write the record (the fields of benchmarks/README.md) and, beside it, the weights after the first and last round."""
+        work, rounds = self.workload, self.seconds
+        if len(rounds) != self.total:
+            raise SystemExit(f"{variant}: {len(rounds)} rounds were timed, not {self.total}")
+        if [w.shape for w in weights] != [w.shape for w in work.initial()]:
+            raise SystemExit(f"{variant}: its model is another one: {[w.shape for w in weights]}")
+        per_step = [1000 * seconds / work.steps for seconds in rounds[work.warmup :]]
+        record = {
+            "workload": work.name, "algorithm": self.algorithm, "variant": variant,
+            "ms_per_step": statistics.median(per_step), "low": min(per_step), "high": max(per_step),
+            "device": self.device, "clients": work.per_round, "batch": work.batch, "steps": work.steps,
+            "repeats": work.rounds, "threads": self.threads, "workers": self.workers,
+            "startup_s": self.startup, "warmup_s": sum(rounds[: work.warmup]), "parameters": sum(w.size for w in weights),
+            "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+        }  # fmt: skip
+        self.out.write_text(json.dumps(record, indent=1) + "\n")
+        np.savez(self.out.with_suffix(".npz"), *self.first, *weights)
+
+
+def job() -> Job:
+    """The job that the command line describes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workload", choices=list(WORKLOADS), default="lenet")
+    parser.add_argument("--algorithm", choices=["fedavg", "fedmix"], default="fedavg")
+    parser.add_argument("--threads", type=int, default=1, help="of each worker")
+    parser.add_argument("--workers", type=int, default=1, help="processes (FedJAX: devices) among which clients are divided")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, required=True, help="a .json file")
+    args = parser.parse_args()
+    return Job(WORKLOADS[args.workload], args.algorithm, args.threads, args.workers, args.device, args.out)

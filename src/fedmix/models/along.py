@@ -1,8 +1,8 @@
 """A module's value and its derivative along a direction, both in one pass.
 
-Forward mode takes a pair (x, dx) through the layers. A linear layer treats both alike, so the pair goes through it as one batch
-of twice the size: its weights are read once. ReLU, max-pooling and dropout decide by x and do the same to dx. Any other module
-is left to `torch.func.jvp`.
+Forward mode takes a pair (x, dx) through the layers. A linear layer treats both alike, so the pair goes through it as one
+batch: its weights are read once. A direction that all samples share stays one (a batch of 1) for as long as layers are linear.
+ReLU, max-pooling and dropout decide by x and do the same to dx. Any other module is left to `torch.func.jvp`.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,15 @@ Pair: TypeAlias = tuple[Tensor, Tensor]
 
 
 class Along(nn.Module):
-    """`Along(module)(x, dx)` is (f(x), ∂f/∂x · dx)."""
+    """`Along(module)(x, dx)` is (f(x), ∂f/∂x · dx); dx may be one for the whole batch."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, x: Tensor, dx: Tensor) -> Pair:
-        return _through(self.module, x, dx)
+        y, dy = _through(self.module, x, dx)
+        return y, dy.expand_as(y)
 
 
 def _through(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
@@ -34,7 +35,7 @@ def _through(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
 
 
 def _by_jvp(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
-    value, derivative = jvp(module, (x,), (dx,))[:2]
+    value, derivative = jvp(module, (x,), (dx.expand_as(x),))[:2]
     return value, derivative
 
 
@@ -46,8 +47,8 @@ def _in_order(module: Any, x: Tensor, dx: Tensor) -> Pair:
 
 def _linear(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
     """f(x) = Ax."""
-    y, dy = module(torch.cat([x, dx])).chunk(2)
-    return y, dy
+    both = module(torch.cat([x, dx]))
+    return both[: len(x)], both[len(x) :]
 
 
 def _by_itself(module: Any, x: Tensor, dx: Tensor) -> Pair:

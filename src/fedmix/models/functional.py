@@ -73,7 +73,7 @@ class Model:
         return functional_call(self.module, own | dict.fromkeys(self._keys, key), (x,))  # type: ignore[no-any-return]
 
     def along(self, params: Params, x: Tensor, direction: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """`model(params, x, key)` and its derivative ∂f/∂x · direction."""
+        """`model(params, x, key)` and its derivative ∂f/∂x · direction, one for each sample or one for all."""
         own: dict[str, Any] = {name: params[name] for name in self.names} | self._buffers | dict.fromkeys(self._keys, key)
         value, derivative = functional_call(self._along, {f"module.{n}": t for n, t in own.items()}, (x, direction))
         return value, derivative

@@ -49,8 +49,8 @@ class Conv2d(nn.Conv2d):
 
     def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
         """x with the bias and dx without it, as one batch."""
-        y, dy = conv2d(torch.cat([x, dx]), self.weight, self.bias, int(self.padding[0]), len(x)).chunk(2)
-        return y, dy
+        both = conv2d(torch.cat([x, dx]), self.weight, self.bias, int(self.padding[0]), len(x))
+        return both[: len(x)], both[len(x) :]
 
 
 class Linear(nn.Linear):
@@ -66,8 +66,8 @@ class Linear(nn.Linear):
 
     def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
         """x with the bias and dx without it, as one batch."""
-        y, dy = linear(torch.cat([x, dx]), self.weight).chunk(2)
-        return self._shifted(y), dy
+        both = linear(torch.cat([x, dx]), self.weight)
+        return self._shifted(both[: len(x)]), both[len(x) :]
 
     def _shifted(self, y: Tensor) -> Tensor:
         return y if self.bias is None else y + self.bias
@@ -90,7 +90,7 @@ class MaxPool2d(nn.MaxPool2d):
     def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
         """The largest of each window, and the derivative that belongs to it."""
         which = largest(x)
-        return pick(x, which), pick(dx, which)
+        return pick(x, which), pick(dx.expand_as(x), which)
 
 
 class Embedding(nn.Module):
@@ -122,8 +122,9 @@ class LSTM(nn.Module):
 
     def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
         """The outputs and their derivative as x moves along dx."""
-        p, dp = (torch.cat([x, dx]) @ self.input_weight.T).chunk(2)
-        return lstm_along(p + self.bias, dp, self.hidden_weight)
+        both = torch.cat([x, dx]) @ self.input_weight.T
+        p, dp = both[: len(x)], both[len(x) :]
+        return lstm_along(p + self.bias, dp.expand_as(p), self.hidden_weight)
 
 
 class LastStep(nn.Module):

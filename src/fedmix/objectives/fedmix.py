@@ -41,7 +41,7 @@ class FedMix(Objective):
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
         lam, loss, (mean_x, mean_y) = self.lam, model.loss.value, received(batch)
         x = (1 - lam) * batch.x
-        logits, tangent = model.along(params, x, mean_x.expand_as(x), batch.key)
+        logits, tangent = model.along(params, x, mean_x, batch.key)
         if self.expand == "logits":
             z = logits + lam * tangent
             return batch_mean((1 - lam) * loss(z, batch.y) + lam * loss(z, mean_y), batch.mask)

@@ -72,7 +72,11 @@ class Vectorised:
                         "one client does not fit into the device's memory; lower training.batch_size or use a smaller model"
                     ) from error
                 self.chunk = -(-slots // 2)
-                self._programs.clear()
+                self.forget()
+
+    def forget(self) -> None:
+        """Give back the memory and the compiled code of earlier rounds; the next one prepares its own."""
+        self._programs.clear()
 
     def _run(self, data: Resident, work: Work, stays: list[Stay], slots: int) -> Iterator[tuple[Updates, set[int]]]:
         """Updates as clients finish, with their positions in the round."""

@@ -46,15 +46,12 @@ def _quarters(x: Tensor) -> tuple[Tensor, ...]:
 @torch.library.custom_op("fedmix::largest", mutates_args=())
 def _largest(x: Tensor) -> Tensor:
     (height, width), row = _halves(x), x.shape[-1]
-    x = x[..., : 2 * height, : 2 * width]
-    upper, lower = x[..., 0::2, :], x[..., 1::2, :]
-    down = lower > upper
-    best = torch.maximum(upper, lower)
-    left, right, down_left, down_right = best[..., 0::2], best[..., 1::2], down[..., 0::2], down[..., 1::2]
-    across = (right > left) | ((right == left) & down_left & ~down_right)  # of equals the first in reading order
+    left, right = x[..., : 2 * height, 0 : 2 * width : 2], x[..., : 2 * height, 1 : 2 * width : 2]
+    across, best = right > left, torch.maximum(left, right)
+    down = best[..., 1::2, :] > best[..., 0::2, :]
+    beside = (down & across[..., 1::2, :]) | (~down & across[..., 0::2, :])
     corner = 2 * row * torch.arange(height)[:, None] + 2 * torch.arange(width)
-    below = (across & down_right) | (~across & down_left)
-    return corner + row * below + across
+    return (corner + row * down).add_(beside)
 
 
 @torch.library.custom_op("fedmix::pick", mutates_args=())

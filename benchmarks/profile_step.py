@@ -1,0 +1,46 @@
+"""What one local step of all clients is made of on a GPU: its time, its memory and its kernels by time.
+
+`python benchmarks/profile_step.py vgg fedmix [PRECISION]`, with a workload of `fedmix bench` and any algorithm. Random data.
+"""
+
+import sys
+import time
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from fedmix.bench.cases import WORKLOADS, Size, federation
+from fedmix.engines import Vectorised
+from fedmix.kernels.precision import called
+
+STEPS = 60
+
+
+def main(workload: str, algorithm: str, precision: str = "tf32") -> None:
+    federated = federation(WORKLOADS[workload], algorithm, "compiled", Size(precision=called(precision)), "cuda")
+    started = time.perf_counter()
+    list(federated.run(1))
+    torch.cuda.synchronize()
+    print(f"first round, compilation included: {time.perf_counter() - started:.1f} s")
+    assert isinstance(federated.engine, Vectorised)
+    (program,) = federated.engine._programs.values()
+
+    def steps(count: int) -> None:
+        program.state.at.zero_()
+        program.run(count)
+        torch.cuda.synchronize()
+
+    steps(STEPS)
+    started = time.perf_counter()
+    steps(STEPS)
+    ms = 1000 * (time.perf_counter() - started) / STEPS
+    print(f"{ms:.3f} ms a step, {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most")
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        steps(10)
+    kernels = sorted(seen.key_averages(), key=lambda kernel: -kernel.device_time_total)
+    for kernel in kernels[:40]:
+        print(f"{kernel.device_time_total / 10:8.1f} us {kernel.count / 10:5.1f}x {kernel.key[:100]}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ClientPlan(NamedTuple):
-    """The draws of S local steps with batches of B (of K clients at once, with a leading axis, once stacked).
+    """The draws of S local steps with batches of B (of several clients once arranged: steps, then slots).
 
     `rows` (S, B) are positions in the client's own data, `mask` (S, B) is False for padding, `keys` (S,) seed dropout. Where
     asked for: `means` (S, 1 or B) are entries of the pool, `partners` (S, B) positions in the client's own data or in that of
@@ -33,10 +33,6 @@ class ClientPlan(NamedTuple):
     lam: Array | None = None
     crops: Array | None = None
     partner_crops: Array | None = None
-
-    def map(self, change: Callable[[Array], Array]) -> "ClientPlan":
-        """The plan with every array that is there changed."""
-        return ClientPlan._make(None if f is None else change(f) for f in self)
 
     @property
     def steps(self) -> int:

@@ -31,7 +31,7 @@ def test_steps_prints_a_table_and_writes_a_file(
     content = json.loads(path.read_text())
     assert content["command"] == (
         "fedmix bench steps --workloads digits --algorithms fedavg,fedmix --variants plain,sequential,vectorised "
-        "--device cpu --repeats 2 --clients 2 --batch 3 --steps 1"
+        "--device cpu --repeats 2 --clients 2 --batch 3 --steps 1 --precision tf32"
     )
     assert set(content["versions"]) >= {"fedmix", "python", "torch", "numpy"}
     assert content["machine"]["cpu"]

@@ -23,8 +23,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 def holds() -> tuple[str, bool, bool]:
-    matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]  # made at run time
-    return current(), matmul.fp32_precision == "tf32", conv.fp32_precision == "tf32"
+    return current(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 
 
 def data() -> FederatedData:

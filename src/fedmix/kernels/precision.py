@@ -5,7 +5,7 @@ Weights, sums and everything that is not a product stay float32. On a CPU produc
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 
@@ -33,16 +33,26 @@ def arithmetic(precision: Precision) -> Iterator[None]:
     """Multiply so inside the block; an average or a test after it is exact again."""
     global _current
     called(precision)
-    before = _current
-    backends = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]  # made at run time
-    flags = [b.fp32_precision for b in backends]
+    before, held = _current, _flags()
     _current = precision
     try:
-        for backend in backends:
-            backend.fp32_precision = "ieee" if precision == "float32" else "tf32"
+        for backend, flag, _ in held:
+            setattr(backend, flag, VALUES[flag][precision != "float32"])
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16" and torch.cuda.is_available()):
             yield
     finally:
         _current = before
-        for backend, flag in zip(backends, flags, strict=True):
-            backend.fp32_precision = flag
+        for backend, flag, value in held:
+            setattr(backend, flag, value)
+
+
+VALUES: dict[str, tuple[Any, Any]] = {"allow_tf32": (False, True), "fp32_precision": ("ieee", "tf32")}
+
+
+def _flags() -> list[tuple[Any, str, Any]]:
+    """PyTorch's flags with their values. It has older and newer ones and refuses the older where someone set a newer."""
+    matmul, cudnn = torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn)
+    try:
+        return [(b, "allow_tf32", b.allow_tf32) for b in (matmul, cudnn)]
+    except RuntimeError:
+        return [(b, "fp32_precision", b.fp32_precision) for b in (matmul, cudnn.conv, cudnn.rnn)]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedmix.data.federated import FederatedData
 from fedmix.errors import BadInput
+from fedmix.kernels.precision import arithmetic
 from fedmix.models.functional import Model
 from fedmix.types import Params
 
@@ -49,7 +50,7 @@ def per_sample(model: Model, params: Params, tests: HeldOut) -> tuple[Tensor, Te
     """Score and reported loss of every test sample."""
     scores, losses = [], []
     transform = tests.data.transform
-    with torch.no_grad():
+    with torch.no_grad(), arithmetic("float32"):
         for x, y in zip(torch.split(tests.x, CHUNK), torch.split(tests.y, CHUNK), strict=True):
             outputs, targets = model(params, transform.normalise(transform.units(x))), tests.data.targets(y)
             scores.append(model.loss.score(outputs, targets))

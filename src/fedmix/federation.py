@@ -15,7 +15,7 @@ from fedmix.engines import Engine, Sequential, Vectorised, Work
 from fedmix.errors import BadInput
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
 from fedmix.exchange import Exchange, MeanExchange, Pool, Traffic
-from fedmix.kernels.precision import Precision
+from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.functional import Model, check_fits
 from fedmix.objectives.base import Objective
@@ -153,7 +153,7 @@ class Federation:
             head = self.model.head(layer)
 
             def encode(raw: np.ndarray[Any, Any]) -> Tensor:
-                with torch.no_grad():
+                with torch.no_grad(), arithmetic("float32"):
                     return head(params, self.data.inputs(raw).to(self.device)).cpu()
         else:
             encode = self.data.units
@@ -220,6 +220,8 @@ def _device(name: str | torch.device) -> torch.device:
     try:
         probe = torch.zeros(1, device=name)
         probe.item()  # a device that holds no values, such as "meta", fails here
+        if probe.is_cuda:
+            torch.cuda.set_device(probe.device)  # kernels and graphs go to the current one
         return probe.device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")

@@ -1,5 +1,6 @@
 """Clients of different length in a fixed number of slots: as one finishes, the next takes its place."""
 
+import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,15 +19,15 @@ class Stay(NamedTuple):
 def pack(steps: Sequence[int], slots: int) -> list[Stay]:
     """Longest first, each into the slot that is free first; ordered by when they finish.
 
-    >>> pack([2, 5, 3], 2)
-    [Stay(client=1, slot=0, start=0, stop=5), Stay(client=0, slot=1, start=3, stop=5), Stay(client=2, slot=1, start=0, stop=3)]
+    >>> [tuple(stay) for stay in pack([2, 5, 3], slots=2)]
+    [(2, 1, 0, 3), (1, 0, 0, 5), (0, 1, 3, 5)]
     """
-    free = [0] * slots
+    free = [(0, slot) for slot in range(slots)]  # a heap of when each is free
     stays = []
     for client in np.argsort([-s for s in steps], kind="stable").tolist():
-        slot = min(range(slots), key=free.__getitem__)
-        stays.append(Stay(client, slot, free[slot], free[slot] + steps[client]))
-        free[slot] = stays[-1].stop
+        start, slot = free[0]
+        stays.append(Stay(client, slot, start, start + steps[client]))
+        heapq.heapreplace(free, (stays[-1].stop, slot))
     return sorted(stays, key=lambda stay: (stay.stop, stay.slot))
 
 
@@ -43,6 +44,8 @@ def busy(stays: Sequence[Stay], slots: int) -> float:
 def slots_for(steps: Sequence[int], most: int, *, halving: bool, share: float) -> int:
     """The largest number of slots, from `most` down, of which at least `share` is busy; by halves, where each number is dear."""
     slots = min(most, len(steps))
+    if not halving:  # no round is shorter than its longest client
+        slots = min(slots, max(1, int(sum(steps) / (share * max(steps)))))
     while slots > 1 and busy(pack(steps, slots), slots) < share:
         slots = -(-slots // 2) if halving else slots - 1
     return slots

@@ -94,7 +94,7 @@ def test_kernels(interpreted: Interpreter, size: tuple[int, int, int, int, int])
     close(interpreted("lstm_triton", "lstm_backward", g, acts, c, w, "float32")[0], to_p)
 
 
-@pytest.mark.parametrize("size", [(1, 17, 3, 33), (2, 2, 2, 70)], ids=str)
+@pytest.mark.parametrize("size", [(1, 17, 3, 33), (2, 2, 2, 70), (1, 40, 2, 5)], ids=str)
 def test_pairs_of_several_blocks(interpreted: Interpreter, size: tuple[int, int, int, int]) -> None:
     """Too large for one number after another: the twin, which the small sizes check, is the reference, and so are its gates."""
     K, B, T, D = size

@@ -97,6 +97,15 @@ def test_values_and_gradients_to_the_bit(image: str, size: tuple[int, int]) -> N
     assert torch.equal(grad(lambda x: (pooled(x) * weights).sum())(x), theirs.grad)
 
 
+@pytest.mark.parametrize("place", range(4))
+def test_nan_is_not_hidden(place: int) -> None:
+    """PyTorch's pooling gives NaN for a window that holds one, wherever it is."""
+    x = torch.tensor([1.0, 3.0, 2.0, 0.0])
+    x[place] = torch.nan
+    assert pooled(x.view(1, 1, 2, 2)).isnan().item()
+    assert F.max_pool2d(x.view(1, 1, 2, 2), 2).isnan().item()
+
+
 def test_clients_apart() -> None:
     x = normal(3, 2, 2, 4, 4)
     assert torch.equal(vmap(pooled)(x), torch.stack([pooled(one) for one in x]))

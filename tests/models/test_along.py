@@ -245,3 +245,16 @@ def test_a_users_model_keeps_its_types() -> None:
     before = [type(part) for part in module.modules()]
     Model(module)
     assert [type(part) for part in module.modules()] == before
+
+
+def test_a_hook_is_run() -> None:
+    """What a forward hook makes of a layer's output counts for value and derivative alike."""
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    module[2].register_forward_hook(lambda _module, _args, output: 2 * output)
+    model = Model(module)
+    params, x, dx = model.init(), torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+    key = torch.tensor(0)
+    value, derivative = model.along(params, x, dx, key)
+    expected = torch.func.jvp(lambda x: model(params, x, key), (x,), (dx,))
+    torch.testing.assert_close(value, expected[0])
+    torch.testing.assert_close(derivative, expected[1])

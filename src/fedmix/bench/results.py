@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmix.errors import BadInput
+from fedmix.files import read_within
 from fedmix.report.files import printable, write
 
 if TYPE_CHECKING:
@@ -65,14 +66,11 @@ def written(kind: str, about: dict[str, Any], records: Iterable[Any], notes: Seq
 
 def read_steps(path: Path) -> list[Record]:
     """The records of a file, as fedmix or another program wrote it."""
+    content = read_within(path, LARGEST, "give a file that 'fedmix bench steps --json' wrote")
     try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(LARGEST))
-        rows = content["records"]
+        rows = json.loads(content)["records"]
         known = {f.name for f in fields(Record)}
         records = [Record(**{name: value for name, value in row.items() if name in known}) for row in rows]
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read ({error.strerror}); give a file that 'fedmix bench steps --json' wrote") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         needed = ", ".join(REQUIRED)
         raise BadInput(f"{path} holds no records of steps; each needs {needed} (benchmarks/README.md)") from None

@@ -160,21 +160,23 @@ class _Quick:
     def _prepare(self, state: State) -> Callable[[], Any]:
         before = [t.clone() for t in state.written]
         try:
-            compiled = torch.compile(self._trace(), dynamic=False)
-            compiled(*self.leaves)
-        except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+            self.compiled = torch.compile(self._trace(), dynamic=False)  # kept: a graph may read its constants
+            self.compiled(*self.leaves)
+            if not state.at.is_cuda:
+                return lambda: self.compiled(*self.leaves)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.compiled(*self.leaves)
+            return graph.replay
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             warnings.warn(f"the local step could not be compiled ({reason}); going on without, more slowly", stacklevel=2)
             return lambda: self.step(state)
         finally:
             for mine, old in zip(state.written, before, strict=True):
                 mine.copy_(old)
-        if not state.at.is_cuda:
-            return lambda: compiled(*self.leaves)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            compiled(*self.leaves)
-        return graph.replay
 
 
 def _room(p: Tensor, slots: int) -> Tensor:

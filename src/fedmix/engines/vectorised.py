@@ -4,6 +4,7 @@ Clients take turns in a number of slots that is chosen so that few stand idle: w
 the same place. Inside a batch, padding is masked.
 """
 
+import gc
 from collections.abc import Iterator
 from itertools import groupby
 
@@ -62,6 +63,7 @@ class Vectorised:
             halving, share = (True, 0.5) if self.compile else (False, 0.9)
             slots = slots_for(steps, self.chunk or len(steps), halving=halving, share=share)
             stays = [stay._replace(client=waiting[stay.client]) for stay in pack(steps, slots)]
+            short = False
             try:
                 for updates, finished in self._run(data, work, stays, slots):
                     waiting = [i for i in waiting if i not in finished]
@@ -71,12 +73,15 @@ class Vectorised:
                     raise FedmixError(
                         "one client does not fit into the device's memory; lower training.batch_size or use a smaller model"
                     ) from error
+                short = True
+            if short:  # only here, where no traceback holds the program any more
                 self.chunk = -(-slots // 2)
                 self.forget()
 
     def forget(self) -> None:
         """Give back the memory and the compiled code of earlier rounds; the next one prepares its own."""
         self._programs.clear()
+        gc.collect()  # a program refers to itself
 
     def _run(self, data: Resident, work: Work, stays: list[Stay], slots: int) -> Iterator[tuple[Updates, set[int]]]:
         """Updates as clients finish, with their positions in the round."""
@@ -113,6 +118,9 @@ class Vectorised:
         slots = plan.rows.shape[1]
         found = self._programs.get(slots)
         if found is None or not found.fits(data, work.pool):
+            if found is not None or not self.compile:  # without compiled code, nothing is worth keeping
+                found = None
+                self.forget()
             found = self._programs[slots] = Program(
                 self.model, self.phases, self.training, data, work.params, plan, work.pool,
                 compile=self.compile, precision=self.precision,

@@ -1,7 +1,7 @@
 """One time step of every client's LSTM as one GPU kernel: the product with the recurrent weights and all of the cell.
 
 Tensors are (K, J, B, T, ...): J = 1 for values alone, J = 2 for values and their derivatives along a direction, which share the
-weights. One program computes a block of hidden units of one client for the whole batch.
+weights. One program computes a block of hidden units of one client for a block of samples.
 """
 
 # mypy: disable-error-code="no-untyped-def, misc, untyped-decorator"
@@ -31,7 +31,7 @@ def _forward(
     BR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
-    b, n, k = tl.arange(0, BR), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    b, n, k = tl.program_id(2) * BR + tl.arange(0, BR), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
     row = ((client * J * B + b) * T + t)[:, None]  # of the values; those of the derivatives lie B·T rows further
     held = (b < B)[:, None] & (n < D)[None, :]
     at4, at1 = row * (4 * D) + n[None, :], row * D + n[None, :]
@@ -92,7 +92,7 @@ def _backward(
 ):  # fmt: skip
     """Gradients (ending in _) of the four gates before their functions, from those of h and of what follows in time."""
     client = tl.program_id(1).to(tl.int64)
-    b, n, k = tl.arange(0, BR), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    b, n, k = tl.program_id(2) * BR + tl.arange(0, BR), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
     row = ((client * J * B + b) * T + t)[:, None]
     held = (b < B)[:, None] & (n < D)[None, :]
     at4, at1 = row * (4 * D) + n[None, :], row * D + n[None, :]
@@ -158,7 +158,8 @@ BACKWARD = {"BN": 32, "BK": 128, "num_warps": 4, "num_stages": 3}
 
 
 def _rows(B: int) -> int:
-    return max(16, triton.next_power_of_2(B))
+    """Samples of one program; with more, its tiles would not fit."""
+    return max(16, min(32, triton.next_power_of_2(B)))
 
 
 def lstm(p: Tensor, w: Tensor, how: str, **tile: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -167,7 +168,9 @@ def lstm(p: Tensor, w: Tensor, how: str, **tile: int) -> tuple[Tensor, Tensor, T
     h, c, acts = p.new_empty(K, J, B, T, D), p.new_empty(K, J, B, T, D), torch.empty_like(p)
     tile = FORWARD | tile
     for t in range(T):
-        _forward[(triton.cdiv(D, tile["BN"]), K)](p, w, h, acts, c, t, J=J, B=B, T=T, D=D, BR=_rows(B), **precision(how), **tile)
+        _forward[(triton.cdiv(D, tile["BN"]), K, triton.cdiv(B, _rows(B)))](
+            p, w, h, acts, c, t, J=J, B=B, T=T, D=D, BR=_rows(B), **precision(how), **tile
+        )
     return h, acts, c
 
 
@@ -177,7 +180,7 @@ def lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, w: Tensor, how: str, **ti
     a, carry = torch.empty_like(acts), gh.new_empty(K, J, B, D)
     tile = BACKWARD | tile
     for t in reversed(range(T)):
-        _backward[(triton.cdiv(D, tile["BN"]), K)](
+        _backward[(triton.cdiv(D, tile["BN"]), K, triton.cdiv(B, _rows(B)))](
             gh, acts, c, w, a, carry, t, J=J, B=B, T=T, D=D, BR=_rows(B), **precision(how), **tile
         )
     return a

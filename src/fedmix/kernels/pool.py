@@ -21,8 +21,8 @@ def largest(x: Tensor) -> Tensor:
     if not written_out(x):
         return _largest(x.detach())
     a, b, c, d = _quarters(x)
-    above, below = b > a, d > c
-    lower = torch.where(below, d, c) > torch.where(above, b, a)
+    above, below = _later(a, b), _later(c, d)
+    lower = _later(torch.where(above, b, a), torch.where(below, d, c))
     return torch.where(lower, below.to(torch.uint8) + 2, above.to(torch.uint8))
 
 
@@ -47,10 +47,10 @@ def _quarters(x: Tensor) -> tuple[Tensor, ...]:
 def _largest(x: Tensor) -> Tensor:
     (height, width), row = _halves(x), x.shape[-1]
     left, right = x[..., : 2 * height, 0 : 2 * width : 2], x[..., : 2 * height, 1 : 2 * width : 2]
-    across, best = right > left, torch.maximum(left, right)
-    down = best[..., 1::2, :] > best[..., 0::2, :]
+    across, best = _later(left, right), torch.maximum(left, right)
+    down = _later(best[..., 0::2, :], best[..., 1::2, :])
     beside = (down & across[..., 1::2, :]) | (~down & across[..., 0::2, :])
-    corner = 2 * row * torch.arange(height)[:, None] + 2 * torch.arange(width)
+    corner = 2 * row * torch.arange(height, device=x.device)[:, None] + 2 * torch.arange(width, device=x.device)
     return (corner + row * down).add_(beside)
 
 
@@ -86,6 +86,11 @@ def _(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
 
 for _op in (_largest, _pick, _put):
     over_clients(_op)
+
+
+def _later(first: Tensor, second: Tensor) -> Tensor:
+    """Whether the second is larger; as in PyTorch, NaN is larger than anything."""
+    return (second > first) | second.isnan()
 
 
 class _Pick(torch.autograd.Function):

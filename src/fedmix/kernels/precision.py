@@ -1,6 +1,6 @@
 """How exactly a GPU multiplies: tf32 (10 bits of mantissa, the default), float32, or bf16 (7 bits, the fastest).
 
-Weights, sums and everything that is not a product stay float32. On a CPU products are float32 whatever was asked for.
+Weights and their updates are float32 in any case. On a CPU products are float32 whatever was asked for.
 """
 
 from collections.abc import Iterator

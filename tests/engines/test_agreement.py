@@ -1,6 +1,8 @@
 """Both engines give the same round: every objective on every model, ragged clients, dropout and augmentation on."""
 
+import gc
 import warnings
+import weakref
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -100,6 +102,21 @@ def test_without_a_compiler_it_goes_on_and_says_so_once(monkeypatch: pytest.Monk
         slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
     assert len(said) == 1
     assert apart(plain, slow) < 1e-6
+
+
+def test_a_program_goes_with_the_last_who_needs_it() -> None:
+    """No reference leads back to it: its memory is free at once, and rounds need not wait for the collector."""
+    federation = Federation(initialised(SHAPES["digits_cnn"][0], seed=1), federated("digits_cnn"), Supervised(), Training(3))
+    list(federation.run(1))
+    assert isinstance(federation.engine, Vectorised)
+    programs = [weakref.ref(program) for program in federation.engine._programs.values()]
+    gc.disable()
+    try:
+        federation.engine.forget()
+        assert programs
+        assert [program() for program in programs] == [None] * len(programs)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3])

@@ -113,7 +113,7 @@ def test_turns_of_a_compiled_step() -> None:
     with compiling():
         setting.agrees(engine, first)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_Quick, "_trace", lambda _: pytest.fail("it was traced again"))
+            patch.setattr(_Quick, "_trace", lambda *_: pytest.fail("it was traced again"))
             setting.agrees(engine, second)
 
 

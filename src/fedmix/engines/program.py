@@ -77,7 +77,7 @@ class Program:
             x=data.x,
             y=data.y,
         )
-        self._run = _Quick(self._step, self.state) if compile else self._step
+        self._quick = _Quick() if compile else None
 
     def fits(self, data: Resident, pool: Received | None) -> bool:
         """Whether it can go on with this data and pool."""
@@ -113,7 +113,10 @@ class Program:
         """Take that many steps."""
         with torch.no_grad(), arithmetic(self.precision):
             for _ in range(steps):
-                self._run(self.state)
+                if self._quick is None:
+                    self._step(self.state)
+                else:
+                    self._quick(self._step, self.state)
 
     def _step(self, state: State) -> None:
         draws = PlanOnDevice._make(None if f is None else f.index_select(0, state.at)[0] for f in state.draws)
@@ -137,43 +140,50 @@ class Program:
 
 
 class _Quick:
-    """A step compiled at its first call; as it was, with one warning, where there is no working compiler."""
+    """A step compiled at its first call; as it was, with one warning, where there is no working compiler.
 
-    def __init__(self, step: Callable[[State], None], state: State) -> None:
-        self.step = step
+    It refers to the tensors and not to the program whose step it is, so that memory goes with the last who needs it.
+    """
+
+    def __init__(self) -> None:
         self.fast: Callable[[], Any] | None = None
-        self.leaves, self.shape = pytree.tree_flatten(state)
+        self.works = True
 
-    def __call__(self, state: State) -> None:
+    def __call__(self, step: Callable[[State], None], state: State) -> None:
+        if self.fast is None and self.works:
+            self._prepare(step, state)
         if self.fast is None:
-            self.fast = self._prepare(state)
-        self.fast()
+            step(state)
+        else:
+            self.fast()
 
-    def _trace(self) -> torch.nn.Module:
+    @staticmethod
+    def _trace(step: Callable[[State], None], leaves: list[Tensor], shape: pytree.TreeSpec) -> torch.nn.Module:
         """The step as a flat graph of tensor operations; nothing is computed."""
 
         def flat(*leaves: Tensor) -> None:
-            self.step(pytree.tree_unflatten(leaves, self.shape))
+            step(pytree.tree_unflatten(leaves, shape))
 
-        return make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*self.leaves)
+        return make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
 
-    def _prepare(self, state: State) -> Callable[[], Any]:
+    def _prepare(self, step: Callable[[State], None], state: State) -> None:
         before = [t.clone() for t in state.written]
+        leaves, shape = pytree.tree_flatten(state)
         try:
-            self.compiled = torch.compile(self._trace(), dynamic=False)  # kept: a graph may read its constants
-            self.compiled(*self.leaves)
-            if not state.at.is_cuda:
-                return lambda: self.compiled(*self.leaves)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                self.compiled(*self.leaves)
-            return graph.replay
+            compiled = torch.compile(self._trace(step, leaves, shape), dynamic=False)
+            compiled(*leaves)
+            self.fast = lambda: compiled(*leaves)
+            if state.at.is_cuda:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    compiled(*leaves)
+                self.fast, self.kept = graph.replay, compiled  # a graph may read the constants of what it captured
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+            self.fast, self.works = None, False
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             warnings.warn(f"the local step could not be compiled ({reason}); going on without, more slowly", stacklevel=2)
-            return lambda: self.step(state)
         finally:
             for mine, old in zip(state.written, before, strict=True):
                 mine.copy_(old)

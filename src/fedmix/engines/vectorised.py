@@ -4,7 +4,6 @@ Clients take turns in a number of slots that is chosen so that few stand idle: w
 the same place. Inside a batch, padding is masked.
 """
 
-import gc
 from collections.abc import Iterator
 from itertools import groupby
 
@@ -81,7 +80,6 @@ class Vectorised:
     def forget(self) -> None:
         """Give back the memory and the compiled code of earlier rounds; the next one prepares its own."""
         self._programs.clear()
-        gc.collect()  # a program refers to itself
 
     def _run(self, data: Resident, work: Work, stays: list[Stay], slots: int) -> Iterator[tuple[Updates, set[int]]]:
         """Updates as clients finish, with their positions in the round."""

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedmix.kernels.sizes import MANY, SUMS
+from fedmix.kernels.sizes import MANY
 
 
 @triton.jit
@@ -63,23 +63,6 @@ def _conv(
 
 
 @triton.jit
-def _sum_pixels(
-    g_ptr, out_ptr, M: tl.constexpr, O: tl.constexpr, SHIFTED: tl.constexpr,
-    PARTS: tl.constexpr, BLOCKS: tl.constexpr, BM: tl.constexpr, BO: tl.constexpr,
-):  # fmt: skip
-    """out[part, o] = Σ_m g[m, o] over the part's share of the first SHIFTED pixels."""
-    client, part = (tl.program_id(1) // PARTS).to(tl.int64), tl.program_id(1) % PARTS
-    o = tl.program_id(0) * BO + tl.arange(0, BO)
-    acc = tl.zeros((BM, BO), tl.float32)
-    for block in range(BLOCKS):
-        m = (part * BLOCKS + block) * BM + tl.arange(0, BM)
-        acc += tl.load(
-            g_ptr + client * (M * O) + m[:, None] * O + o[None, :], mask=(m < SHIFTED)[:, None] & (o < O)[None, :], other=0.0
-        )
-    tl.store(out_ptr + (client * PARTS + part) * O + o, tl.sum(acc, 0), mask=o < O)
-
-
-@triton.jit
 def _turn(w_ptr, out_ptr, O, C, TAPS, BO: tl.constexpr, BC: tl.constexpr):
     """out[c, last tap − tap, o] = w[o, tap, c]: the filters that carry a gradient back."""
     tap, client = tl.program_id(2) % TAPS, (tl.program_id(2) // TAPS).to(tl.int64)
@@ -109,7 +92,7 @@ def _planes(x_ptr, out_ptr, B, H, W, C, OW, S, pad, BP: tl.constexpr, BC: tl.con
 
 @triton.jit
 def _conv_weight_few(
-    g_ptr, x_ptr, out_ptr, PARTS: tl.constexpr,
+    g_ptr, x_ptr, out_ptr, b_ptr, PARTS: tl.constexpr, SHIFTED: tl.constexpr,
     M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BJ: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
@@ -132,11 +115,17 @@ def _conv_weight_few(
         acc = tl.dot(tl.trans(g), x, acc, input_precision=PRECISION)
     out_ptr += (client * PARTS + part) * (O * TAPS * C)
     tl.store(out_ptr + o[:, None] * (TAPS * C) + j[None, :], acc, mask=(o < O)[:, None] & (j < TAPS * C)[None, :])
+    if tl.program_id(1) == 0:  # one of those who read the same part of g also sums it, for the bias
+        total = tl.zeros((BM, BO), tl.float32)
+        for block in range(BLOCKS):
+            m = (part * BLOCKS + block) * BM + tl.arange(0, BM)
+            total += tl.load(g_ptr + m[:, None] * O + o[None, :], mask=(m < SHIFTED)[:, None] & (o < O)[None, :], other=0.0)
+        tl.store(b_ptr + (client * PARTS + part) * O + o, tl.sum(total, 0), mask=o < O)
 
 
 @triton.jit
 def _conv_weight(
-    g_ptr, x_ptr, out_ptr, PARTS: tl.constexpr,
+    g_ptr, x_ptr, out_ptr, b_ptr, PARTS: tl.constexpr, SHIFTED: tl.constexpr,
     B: tl.constexpr, H: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
@@ -160,6 +149,12 @@ def _conv_weight(
         acc = tl.dot(g, tl.trans(x), acc, input_precision=PRECISION)
     out_ptr += (client * PARTS + part) * (O * TAPS * C)
     tl.store(out_ptr + (o * (TAPS * C) + tap * C)[:, None] + c[None, :], acc, mask=(o < O)[:, None] & (c < C)[None, :])
+    if tl.program_id(1) == 0:
+        total = tl.zeros((BO, BM), tl.float32)
+        for block in range(BLOCKS):
+            m = (part * BLOCKS + block) * BM + tl.arange(0, BM)
+            total += tl.load(g_ptr + o[:, None] * M + m[None, :], mask=(o < O)[:, None] & (m < SHIFTED)[None, :], other=0.0)
+        tl.store(b_ptr + (client * PARTS + part) * O + o, tl.sum(total, 1), mask=o < O)
 
 
 def precision(how: str) -> dict[str, object]:
@@ -218,26 +213,27 @@ def conv_weight(
     few = C < MANY
     t = (few_tiles(O, R * S * C) if few else weight_tiles(O, C)) | tile
     blocks = triton.cdiv(triton.cdiv(M, parts), t["BM"])
-    out = torch.empty(K, parts, O, R, S, C, device=x.device)
-    sizes = {"H": H, "C": C, "OH": OH, "OW": OW, "O": O, "S": S, "TAPS": R * S, "pad": pad, "BLOCKS": blocks, "PARTS": parts}
+    out, of_b = torch.empty(K, parts, O, R, S, C, device=x.device), torch.empty(K, parts, O, device=x.device)
+    sizes = {
+        "SHIFTED": shifted * OH * OW,
+        "H": H,
+        "C": C,
+        "OH": OH,
+        "OW": OW,
+        "O": O,
+        "S": S,
+        "TAPS": R * S,
+        "pad": pad,
+        "BLOCKS": blocks,
+        "PARTS": parts,
+    }
     if few:
         grid = (triton.cdiv(O, t["BO"]), triton.cdiv(R * S * C, t["BJ"]), K * parts)
-        _conv_weight_few[grid](g, x, out, M=M, W=W, **sizes, **precision(how), **t)
+        _conv_weight_few[grid](g, x, out, of_b, M=M, W=W, **sizes, **precision(how), **t)
     else:
         grid = (triton.cdiv(O, t["BO"]), triton.cdiv(C, t["BC"]) * R * S, K * parts)
-        _conv_weight[grid](_as_planes(g, 0, 1), _as_planes(x, pad, S), out, B=B, **sizes, **precision(how), **t)
-    return out, _shifts(g, shifted, SUMS)
-
-
-def _shifts(g: Tensor, shifted: int, parts: int) -> Tensor:
-    K, M, O = g.shape[0], g.shape[1:4].numel(), g.shape[4]
-    out = torch.empty(K, parts, O, device=g.device)
-    rows = shifted * g.shape[2] * g.shape[3]
-    BO = _power(O, 16, 64)
-    BM = 4096 // BO
-    blocks = triton.cdiv(triton.cdiv(rows, parts), BM)
-    _sum_pixels[(triton.cdiv(O, BO), K * parts)](g, out, M=M, O=O, SHIFTED=rows, PARTS=parts, BLOCKS=blocks, BM=BM, BO=BO)
-    return out
+        _conv_weight[grid](_as_planes(g, 0, 1), _as_planes(x, pad, S), out, of_b, B=B, **sizes, **precision(how), **t)
+    return out, of_b
 
 
 def tiles(pixels: int, outputs: int) -> dict[str, int]:

@@ -1,7 +1,6 @@
 """How work is cut for a GPU, as numbers that both the operators' shapes and their kernels follow."""
 
 MANY = 64  # channels from which transposed copies pay in the gradient of the filters
-SUMS = 16  # parts of the gradient of a bias
 PROGRAMS = 528  # that fill the chip: four for each of an H200's multiprocessors
 CLIENTS = 12  # as if so many ran; with the real number a client's rounding would depend on who else runs
 

@@ -175,7 +175,7 @@ class _Quick:
             traced = self._trace(step, leaves, shape)
             if state.at.is_cuda:
                 _build_kernels(traced.graph)
-            compiled = torch.compile(traced, dynamic=False)
+            compiled = torch._inductor.compile(traced, leaves)  # traced already, so without torch.compile's own
             compiled(*leaves)
             self.fast = lambda: compiled(*leaves)
             if state.at.is_cuda:

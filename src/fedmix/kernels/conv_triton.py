@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedmix.kernels.sizes import MANY
+from fedmix.kernels.sizes import BLOCK, MANY, bias_parts
 
 
 @triton.jit
@@ -76,8 +76,11 @@ def _turn(w_ptr, out_ptr, O, C, TAPS, BO: tl.constexpr, BC: tl.constexpr):
 
 
 @triton.jit
-def _planes(x_ptr, out_ptr, B, H, W, C, OW, S, pad, BP: tl.constexpr, BC: tl.constexpr):
-    """out[s, c, image, i, j] = x[image, i, j + s − pad, c]: channels first, once for every sideways shift of the filter."""
+def _planes(x_ptr, out_ptr, sum_ptr, B, H, W, C, OW, S, pad, SUMMED, BP: tl.constexpr, BC: tl.constexpr):
+    """out[s, c, image, i, j] = x[image, i, j + s − pad, c]: channels first, once for every sideways shift of the filter.
+
+    sum[block, c] is the sum of every block of pixels, as far as they are among the first SUMMED.
+    """
     s, client = tl.program_id(2) % S, (tl.program_id(2) // S).to(tl.int64)
     pixels = B * H * OW
     p = tl.program_id(0) * BP + tl.arange(0, BP)
@@ -88,6 +91,9 @@ def _planes(x_ptr, out_ptr, B, H, W, C, OW, S, pad, BP: tl.constexpr, BC: tl.con
                 mask=inside[:, None] & (c < C)[None, :], other=0.0)  # fmt: skip
     to = out_ptr + (client * S + s) * (C * pixels) + c[:, None] * pixels + p[None, :]
     tl.store(to, tl.trans(x), mask=(c < C)[:, None] & (p < pixels)[None, :])
+    if SUMMED > 0:
+        total = tl.sum(tl.where((p < SUMMED)[:, None], x, 0.0), 0)
+        tl.store(sum_ptr + (client * tl.num_programs(0) + tl.program_id(0)) * C + c, total, mask=c < C)
 
 
 @triton.jit
@@ -97,7 +103,10 @@ def _conv_weight_few(
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BJ: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """The same for few channels, where copies would cost more than they save; j = (tap, c) fills a tile across taps."""
+    """The same for few channels, where copies would cost more than they save; j = (tap, c) fills a tile across taps.
+
+    One more column of ones gives the sum of g, for the bias.
+    """
     client, part = (tl.program_id(2) // PARTS).to(tl.int64), tl.program_id(2) % PARTS
     g_ptr += client * (M * O)
     x_ptr += client * (M // (OH * OW) * H * W * C)
@@ -111,21 +120,18 @@ def _conv_weight_few(
         g = load(g_ptr + m[:, None] * O + o[None, :], (m < M)[:, None] & (o < O)[None, :], LOW)
         i, k = row[:, None] + down[None, :], column[:, None] + right[None, :]
         inside = (m < M)[:, None] & (j < TAPS * C)[None, :] & (i >= 0) & (i < H) & (k >= 0) & (k < W)
-        x = load(x_ptr + ((image[:, None] * H + i) * W + k) * C + c[None, :], inside, LOW)
-        acc = tl.dot(tl.trans(g), x, acc, input_precision=PRECISION)
+        x = tl.load(x_ptr + ((image[:, None] * H + i) * W + k) * C + c[None, :], mask=inside, other=0.0)
+        x = tl.where((j == TAPS * C)[None, :] & (m < SHIFTED)[:, None], 1.0, x)
+        acc = tl.dot(tl.trans(g), x.to(tl.bfloat16) if LOW else x, acc, input_precision=PRECISION)
     out_ptr += (client * PARTS + part) * (O * TAPS * C)
     tl.store(out_ptr + o[:, None] * (TAPS * C) + j[None, :], acc, mask=(o < O)[:, None] & (j < TAPS * C)[None, :])
-    if tl.program_id(1) == 0:  # one of those who read the same part of g also sums it, for the bias
-        total = tl.zeros((BM, BO), tl.float32)
-        for block in range(BLOCKS):
-            m = (part * BLOCKS + block) * BM + tl.arange(0, BM)
-            total += tl.load(g_ptr + m[:, None] * O + o[None, :], mask=(m < SHIFTED)[:, None] & (o < O)[None, :], other=0.0)
-        tl.store(b_ptr + (client * PARTS + part) * O + o, tl.sum(total, 0), mask=o < O)
+    here = (o < O) & (tl.max(j, 0) >= TAPS * C)  # the program that has the column of ones
+    tl.store(b_ptr + (client * PARTS + part) * O + o, tl.sum(tl.where((j == TAPS * C)[None, :], acc, 0.0), 1), mask=here)
 
 
 @triton.jit
 def _conv_weight(
-    g_ptr, x_ptr, out_ptr, b_ptr, PARTS: tl.constexpr, SHIFTED: tl.constexpr,
+    g_ptr, x_ptr, out_ptr, PARTS: tl.constexpr,
     B: tl.constexpr, H: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
@@ -149,12 +155,6 @@ def _conv_weight(
         acc = tl.dot(g, tl.trans(x), acc, input_precision=PRECISION)
     out_ptr += (client * PARTS + part) * (O * TAPS * C)
     tl.store(out_ptr + (o * (TAPS * C) + tap * C)[:, None] + c[None, :], acc, mask=(o < O)[:, None] & (c < C)[None, :])
-    if tl.program_id(1) == 0:
-        total = tl.zeros((BO, BM), tl.float32)
-        for block in range(BLOCKS):
-            m = (part * BLOCKS + block) * BM + tl.arange(0, BM)
-            total += tl.load(g_ptr + o[:, None] * M + m[None, :], mask=(o < O)[:, None] & (m < SHIFTED)[None, :], other=0.0)
-        tl.store(b_ptr + (client * PARTS + part) * O + o, tl.sum(total, 1), mask=o < O)
 
 
 def precision(how: str) -> dict[str, object]:
@@ -191,48 +191,40 @@ def conv_input(g: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -
     return conv(g, turned, None, 0, R - 1 - pad, how, **tile)
 
 
-def _as_planes(x: Tensor, pad: int, shifts: int) -> Tensor:
+def _as_planes(x: Tensor, pad: int, shifts: int, sums: Tensor | None = None, summed: int = 0) -> Tensor:
     K, B, H, W, C = x.shape
     OW = W + 2 * pad - shifts + 1
     out = torch.empty(K, shifts, C, B, H, OW, device=x.device)
-    BP, BC = 64, _power(C, 4, 64)
-    grid = (triton.cdiv(B * H * OW, BP), triton.cdiv(C, BC), K * shifts)
-    _planes[grid](x, out, B, H, W, C, OW, shifts, pad, BP=BP, BC=BC)
+    BC = _power(C, 4, 64)
+    grid = (triton.cdiv(B * H * OW, BLOCK), triton.cdiv(C, BC), K * shifts)
+    _planes[grid](x, out, out if sums is None else sums, B, H, W, C, OW, shifts, pad, summed, BP=BLOCK, BC=BC)
     return out
 
 
 def conv_weight(
     g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str = "tf32", **tile: int
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of `conv` in w and b, from its gradient in y, each in `parts` whose sum it is."""
+    """The gradients of `conv` in w and b, from its gradient in y, each in parts whose sum it is."""
     g, x = g.contiguous(), x.contiguous()
     K, B, H, W, C = x.shape
     OH, OW, O = g.shape[2:]
     R, S = H + 2 * pad - OH + 1, W + 2 * pad - OW + 1
     M = B * OH * OW
     few = C < MANY
-    t = (few_tiles(O, R * S * C) if few else weight_tiles(O, C)) | tile
+    t = (few_tiles(O, R * S * C + 1) if few else weight_tiles(O, C)) | tile
     blocks = triton.cdiv(triton.cdiv(M, parts), t["BM"])
-    out, of_b = torch.empty(K, parts, O, R, S, C, device=x.device), torch.empty(K, parts, O, device=x.device)
-    sizes = {
-        "SHIFTED": shifted * OH * OW,
-        "H": H,
-        "C": C,
-        "OH": OH,
-        "OW": OW,
-        "O": O,
-        "S": S,
-        "TAPS": R * S,
-        "pad": pad,
-        "BLOCKS": blocks,
-        "PARTS": parts,
-    }
+    out = torch.empty(K, parts, O, R, S, C, device=x.device)
+    of_b = torch.empty(K, bias_parts(M, C, parts), O, device=x.device)
+    sizes = {"H": H, "C": C, "OH": OH, "OW": OW, "O": O, "S": S, "TAPS": R * S, "pad": pad, "BLOCKS": blocks, "PARTS": parts}
+    summed = shifted * OH * OW
     if few:
-        grid = (triton.cdiv(O, t["BO"]), triton.cdiv(R * S * C, t["BJ"]), K * parts)
-        _conv_weight_few[grid](g, x, out, of_b, M=M, W=W, **sizes, **precision(how), **t)
-    else:
-        grid = (triton.cdiv(O, t["BO"]), triton.cdiv(C, t["BC"]) * R * S, K * parts)
-        _conv_weight[grid](_as_planes(g, 0, 1), _as_planes(x, pad, S), out, of_b, B=B, **sizes, **precision(how), **t)
+        grid = (triton.cdiv(O, t["BO"]), triton.cdiv(R * S * C + 1, t["BJ"]), K * parts)
+        _conv_weight_few[grid](g, x, out, of_b, SHIFTED=summed, M=M, W=W, **sizes, **precision(how), **t)
+        return out, of_b
+    if not summed:
+        of_b.zero_()
+    grid = (triton.cdiv(O, t["BO"]), triton.cdiv(C, t["BC"]) * R * S, K * parts)
+    _conv_weight[grid](_as_planes(g, 0, 1, of_b, summed), _as_planes(x, pad, S), out, B=B, **sizes, **precision(how), **t)
     return out, of_b
 
 

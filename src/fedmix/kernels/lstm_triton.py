@@ -58,13 +58,13 @@ def _whole(first, second, third, fourth):
     return tl.join(tl.join(first, third), tl.join(second, fourth))
 
 
-@triton.jit(do_not_specialize=["start", "first", "last"])
+@triton.jit(do_not_specialize=["start"])
 def _forward(
-    p_ptr, w_ptr, h_ptr, acts_ptr, c_ptr, count_ptr, start, first, last,
+    p_ptr, w_ptr, h_ptr, acts_ptr, c_ptr, count_ptr, start, FIRST: tl.constexpr, LAST: tl.constexpr,
     J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
     BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
-    """Time steps first to last. Products have a row for every gate of every unit, and a column for every j of every sample."""
+    """Time steps FIRST to LAST. Products have a row for every gate of every unit, and a column for every j of every sample."""
     blocks: tl.constexpr = (D + BN - 1) // BN
     team = start + tl.program_id(1)
     count_ptr += team * 32  # a cache line apart
@@ -79,10 +79,10 @@ def _forward(
     h_at = (((client * J + column % J) * B + of) * T)[:, None] * D + k[None, :]
     if CHUNK >= D:
         w = load(w_ptr + w_at, (unit < D)[:, None] & (k < D)[None, :], LOW)
-    c = tl.load(c_ptr + at1 + (first - 1) * D, mask=held & (first > 0), other=0.0)
+    c = tl.load(c_ptr + at1 + (FIRST - 1) * D, mask=held & (FIRST > 0), other=0.0)
     if J == 2:
-        dc = tl.load(c_ptr + B * T * D + at1 + (first - 1) * D, mask=held & (first > 0), other=0.0)
-    for t in range(first, last):
+        dc = tl.load(c_ptr + B * T * D + at1 + (FIRST - 1) * D, mask=held & (FIRST > 0), other=0.0)
+    for t in range(FIRST, LAST):
         here4, here1 = at4 + t * (4 * D), at1 + t * D
         pi, pf = tl.load(p_ptr + here4, mask=held, other=0.0), tl.load(p_ptr + here4 + D, mask=held, other=0.0)
         pg, po = tl.load(p_ptr + here4 + 2 * D, mask=held, other=0.0), tl.load(p_ptr + here4 + 3 * D, mask=held, other=0.0)
@@ -132,13 +132,13 @@ def _forward(
             tl.store(c_ptr + there1, dc, mask=held)
 
 
-@triton.jit(do_not_specialize=["start", "first", "last"])
+@triton.jit(do_not_specialize=["start"])
 def _backward(
-    gh_ptr, acts_ptr, c_ptr, w_ptr, a_ptr, carry_ptr, sums_ptr, count_ptr, start, first, last,
+    gh_ptr, acts_ptr, c_ptr, w_ptr, a_ptr, carry_ptr, sums_ptr, count_ptr, start, FIRST: tl.constexpr, LAST: tl.constexpr,
     J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
     BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients (ending in _) of the four gates before their functions, from those of h, of steps first to last from the end.
+    """Gradients (ending in _) of the four gates before their functions, from those of h, of steps FIRST to LAST from the end.
 
     w is (K, D, D·4), the four gates of a unit side by side; `sums` has two places, used in turn, for every program's product.
     """
@@ -157,10 +157,10 @@ def _backward(
     ours = (mine * (J * BR) + column)[None, :] * D + m[:, None]
     if CHUNK >= D:
         w = load(w_ptr + w_at, (m < D)[:, None] & (gate < 4 * D)[None, :], LOW)
-    c_ = tl.load(carry_ptr + kept, mask=held & (first > 0), other=0.0)
+    c_ = tl.load(carry_ptr + kept, mask=held & (FIRST > 0), other=0.0)
     if J == 2:
-        dc_ = tl.load(carry_ptr + B * D + kept, mask=held & (first > 0), other=0.0)
-    for step in range(first, last):
+        dc_ = tl.load(carry_ptr + B * D + kept, mask=held & (FIRST > 0), other=0.0)
+    for step in range(FIRST, LAST):
         t = T - 1 - step
         here4, here1 = at4 + t * (4 * D), at1 + t * D
         h_ = tl.load(gh_ptr + here1, mask=held, other=0.0)
@@ -229,3 +229,48 @@ def _backward(
         tl.store(carry_ptr + kept, c_, mask=held)
         if J == 2:
             tl.store(carry_ptr + B * D + kept, dc_, mask=held)
+
+
+def _tile(x: Tensor, J: int, B: int, D: int, how: str) -> dict[str, Any]:
+    """Sizes of one program. Weights that do not fit, and those of exact products, are read in chunks at every time step."""
+    low = how == "bf16"
+    rows, whole = max(16, min(32 // J, triton.next_power_of_2(B))), max(16, triton.next_power_of_2(D))
+    shared = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin if x.is_cuda else 227 * 1024
+    units = [n for n in (32, 16) if n <= whole and (4 * n * (2 if low else 4) + J * rows * 4) * whole <= shared]
+    stay = bool(units) and how != "float32"
+    return {
+        **precision(how), "BR": rows, "BN": units[0] if stay else min(32, whole), "CHUNK": whole if stay else min(64, whole),
+        "ALONE": not x.is_cuda, "num_warps": 8, "num_stages": 1, "launch_cooperative_grid": True,
+    }  # fmt: skip
+
+
+def _launches(x: Tensor, teams: int, blocks: int, T: int) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
+    """Grids, each with its first team and its time steps. Interpreted programs run in turn, so that none may wait for another."""
+    room = torch.cuda.get_device_properties(x.device).multi_processor_count // blocks if x.is_cuda else 2
+    for start in range(0, teams, room):
+        for first, last in [(0, T)] if x.is_cuda else [(t, t + 1) for t in range(T)]:
+            yield (blocks, min(room, teams - start)), (start, first, last)
+
+
+def lstm(p: Tensor, w: Tensor, how: str, **tile: Any) -> tuple[Tensor, Tensor, Tensor]:
+    p, w = p.contiguous(), w.contiguous()
+    K, J, B, T, D = *p.shape[:4], p.shape[4] // 4
+    tile = _tile(p, J, B, D, how) | tile
+    teams, blocks = K * triton.cdiv(B, tile["BR"]), triton.cdiv(D, tile["BN"])
+    h, c, acts = p.new_empty(K, J, B, T, D), p.new_empty(K, J, B, T, D), torch.empty_like(p)
+    count = torch.zeros(teams, 32, dtype=torch.int32, device=p.device)
+    for grid, part in _launches(p, teams, blocks, T):
+        _forward[grid](p, w, h, acts, c, count, *part, J=J, B=B, T=T, D=D, **tile)
+    return h, acts, c
+
+
+def lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, w: Tensor, how: str, **tile: Any) -> Tensor:
+    K, J, B, T, D = gh.shape
+    gh, w = gh.contiguous(), w.view(K, 4, D, D).permute(0, 3, 2, 1).contiguous()
+    tile = _tile(gh, J, B, D, how) | tile
+    teams, blocks = K * triton.cdiv(B, tile["BR"]), triton.cdiv(D, tile["BN"])
+    a, carry, sums = torch.empty_like(acts), gh.new_empty(K, J, B, D), gh.new_empty(teams, 2, blocks, J * tile["BR"], D)
+    count = torch.zeros(teams, 32, dtype=torch.int32, device=gh.device)
+    for grid, part in _launches(gh, teams, blocks, T):
+        _backward[grid](gh, acts, c, w, a, carry, sums, count, *part, J=J, B=B, T=T, D=D, **tile)
+    return a

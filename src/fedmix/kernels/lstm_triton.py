@@ -62,7 +62,7 @@ def _whole(first, second, third, fourth):
 def _forward(
     p_ptr, w_ptr, h_ptr, acts_ptr, c_ptr, count_ptr, start, FIRST: tl.constexpr, LAST: tl.constexpr,
     J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
-    BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, ALONE: tl.constexpr,
+    BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
     """Time steps FIRST to LAST. Products have a row for every gate of every unit, and a column for every j of every sample."""
     blocks: tl.constexpr = (D + BN - 1) // BN
@@ -77,7 +77,7 @@ def _forward(
     unit, of = tl.program_id(0) * BN + gate // 4, sample + column // J
     w_at = client * (4 * D * D) + (gate % 4 * D + unit)[:, None] * D + k[None, :]
     h_at = (((client * J + column % J) * B + of) * T)[:, None] * D + k[None, :]
-    if CHUNK >= D:
+    if STAY:
         w = load(w_ptr + w_at, (unit < D)[:, None] & (k < D)[None, :], LOW)
     c = tl.load(c_ptr + at1 + (FIRST - 1) * D, mask=held & (FIRST > 0), other=0.0)
     if J == 2:
@@ -94,7 +94,7 @@ def _forward(
             _await(count_ptr, t * blocks)
         before = h_ptr + h_at + (t - 1) * D
         known = (of < B)[:, None] & (t > 0)
-        if CHUNK >= D:
+        if STAY:
             h = tl.load(before, mask=known & (k < D)[None, :], other=0.0, cache_modifier=".cg").to(w.dtype)
             a = tl.dot(w, tl.trans(h), input_precision=PRECISION)
         else:
@@ -136,7 +136,7 @@ def _forward(
 def _backward(
     gh_ptr, acts_ptr, c_ptr, w_ptr, a_ptr, carry_ptr, sums_ptr, count_ptr, start, FIRST: tl.constexpr, LAST: tl.constexpr,
     J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
-    BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, ALONE: tl.constexpr,
+    BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
     """Gradients (ending in _) of the four gates before their functions, from those of h, of steps FIRST to LAST from the end.
 
@@ -155,7 +155,7 @@ def _backward(
     sums_ptr += team.to(tl.int64) * (2 * blocks * J * BR * D)
     theirs = ((b - sample) * (J * D))[:, None] + n[None, :]
     ours = (mine * (J * BR) + column)[None, :] * D + m[:, None]
-    if CHUNK >= D:
+    if STAY:
         w = load(w_ptr + w_at, (m < D)[:, None] & (gate < 4 * D)[None, :], LOW)
     c_ = tl.load(carry_ptr + kept, mask=held & (FIRST > 0), other=0.0)
     if J == 2:
@@ -207,7 +207,7 @@ def _backward(
         a_ = tl.trans(tl.reshape(a_, (J * BR, 4 * BN)).to(tl.bfloat16 if LOW else tl.float32))
         sums = sums_ptr + step % 2 * (blocks * J * BR * D) + ours
         known = (sample + column // J < B)[None, :]
-        if CHUNK >= D:
+        if STAY:
             tl.store(sums, tl.dot(w, a_, input_precision=PRECISION), mask=known & (m < D)[:, None])
         else:
             for far in range(0, D, CHUNK):
@@ -233,13 +233,12 @@ def _backward(
 
 def _tile(x: Tensor, J: int, B: int, D: int, how: str) -> dict[str, Any]:
     """Sizes of one program. Weights that do not fit, and those of exact products, are read in chunks at every time step."""
-    low = how == "bf16"
     rows, whole = max(16, min(32 // J, triton.next_power_of_2(B))), max(16, triton.next_power_of_2(D))
+    units = min(32, whole)
     shared = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin if x.is_cuda else 227 * 1024
-    units = [n for n in (32, 16) if n <= whole and (4 * n * (2 if low else 4) + J * rows * 4) * whole <= shared]
-    stay = bool(units) and how != "float32"
+    stay = how != "float32" and (4 * units * (2 if how == "bf16" else 4) + J * rows * 4) * whole <= shared
     return {
-        **precision(how), "BR": rows, "BN": units[0] if stay else min(32, whole), "CHUNK": whole if stay else min(64, whole),
+        **precision(how), "BR": rows, "BN": units, "CHUNK": whole if stay else units, "STAY": stay,
         "ALONE": not x.is_cuda, "num_warps": 8, "num_stages": 1, "launch_cooperative_grid": True,
     }  # fmt: skip
 

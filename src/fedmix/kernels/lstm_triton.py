@@ -265,7 +265,7 @@ def lstm(p: Tensor, w: Tensor, how: str, **tile: Any) -> tuple[Tensor, Tensor, T
 
 def lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, w: Tensor, how: str, **tile: Any) -> Tensor:
     K, J, B, T, D = gh.shape
-    gh, w = gh.contiguous(), w.view(K, 4, D, D).permute(0, 3, 2, 1).contiguous()
+    gh, w = gh.contiguous(), w.reshape(K, 4, D, D).permute(0, 3, 2, 1).contiguous()
     tile = _tile(gh, J, B, D, how) | tile
     teams, blocks = K * triton.cdiv(B, tile["BR"]), triton.cdiv(D, tile["BN"])
     a, carry, sums = torch.empty_like(acts), gh.new_empty(K, J, B, D), gh.new_empty(teams, 2, blocks, J * tile["BR"], D)

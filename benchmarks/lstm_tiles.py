@@ -19,8 +19,8 @@ TILES: list[tuple[str, dict[str, Any]]] = [
     ("bf16", {}),
     ("bf16", {"BN": 64}),
     ("float32", {}),
-    ("float32", {"CHUNK": 64}),
-    ("float32", {"CHUNK": 64, "PRECISION": "tf32x3"}),
+    ("float32", {"CHUNK": 32}),
+    ("float32", {"PRECISION": "tf32x3"}),
 ]
 
 

@@ -231,21 +231,29 @@ def _backward(
             tl.store(carry_ptr + B * D + kept, dc_, mask=held)
 
 
+def _chip(x: Tensor) -> tuple[int, int]:
+    """Its multiprocessors, and the bytes of shared memory for one program; some small chip where there is none."""
+    if not x.is_cuda:
+        return 4, 227 * 1024
+    properties: Any = torch.cuda.get_device_properties(x.device)
+    return properties.multi_processor_count, properties.shared_memory_per_block_optin
+
+
 def _tile(x: Tensor, J: int, B: int, D: int, how: str) -> dict[str, Any]:
     """Sizes of one program. Weights that do not fit, and those of exact products, are read in chunks at every time step."""
     rows, whole = max(16, min(32 // J, triton.next_power_of_2(B))), max(16, triton.next_power_of_2(D))
     units = min(32, whole)
-    shared = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin if x.is_cuda else 227 * 1024
-    stay = how != "float32" and (4 * units * (2 if how == "bf16" else 4) + J * rows * 4) * whole <= shared
+    needed = (4 * units * (2 if how == "bf16" else 4) + J * rows * 4) * whole
+    stay = how != "float32" and needed <= _chip(x)[1]
     return {
-        **precision(how), "BR": rows, "BN": units, "CHUNK": whole if stay else units, "STAY": stay,
+        **precision(how), "BR": rows, "BN": units, "CHUNK": whole if stay else min(64, whole), "STAY": stay,
         "ALONE": not x.is_cuda, "num_warps": 8, "num_stages": 1, "launch_cooperative_grid": True,
     }  # fmt: skip
 
 
 def _launches(x: Tensor, teams: int, blocks: int, T: int) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
     """Grids, each with its first team and its time steps. Interpreted programs run in turn, so that none may wait for another."""
-    room = torch.cuda.get_device_properties(x.device).multi_processor_count // blocks if x.is_cuda else 2
+    room = _chip(x)[0] // blocks
     for start in range(0, teams, room):
         for first, last in [(0, T)] if x.is_cuda else [(t, t + 1) for t in range(T)]:
             yield (blocks, min(room, teams - start)), (start, first, last)

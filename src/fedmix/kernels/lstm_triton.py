@@ -104,11 +104,12 @@ def _forward(
                 w = load(w_ptr + w_at + far, (unit < D)[:, None] & inside, LOW)
                 h = tl.load(before + far, mask=known & inside, other=0.0, cache_modifier=".cg").to(w.dtype)
                 a = tl.dot(w, tl.trans(h), a, input_precision=PRECISION)
+        a = tl.trans(a)
         if J == 2:
-            a, da = tl.split(tl.permute(tl.reshape(tl.trans(a), (BR, 2, BN, 2, 2)), (0, 2, 3, 4, 1)))
+            a, da = tl.split(tl.permute(tl.reshape(a, (BR, 2, BN, 2, 2)), (0, 2, 3, 4, 1)))
             di, df, dg, do = _parts(da)
             di, df, dg, do = di + qi, df + qf, dg + qg, do + qo
-        i, f, g, o = _parts(tl.reshape(a, (BR, BN, 2, 2)) if J == 2 else tl.reshape(tl.trans(a), (BR, BN, 2, 2)))
+        i, f, g, o = _parts(tl.reshape(a, (BR, BN, 2, 2)))
         i, f, g, o = _sigmoid(i + pi), _sigmoid(f + pf), _tanh(g + pg), _sigmoid(o + po)
         if J == 2:
             dc = f * (1 - f) * df * c + f * dc + i * (1 - i) * di * g + i * (1 - g * g) * dg

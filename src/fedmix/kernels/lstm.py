@@ -46,8 +46,10 @@ def lstm_along(pair: Tensor, w: Tensor) -> Tensor:
 
 
 def quick(p: Tensor, w: Tensor) -> bool:
-    """Whether the kernel can take it."""
-    return HAS_TRITON and p.is_cuda and w.dtype == p.dtype == torch.float32
+    """Whether the kernel can take it; it has 32 hidden units to a multiprocessor, and all of a client's at once."""
+    if not (HAS_TRITON and p.is_cuda and w.dtype == p.dtype == torch.float32):
+        return False
+    return w.shape[-1] <= 32 * torch.cuda.get_device_properties(p.device).multi_processor_count
 
 
 @torch.library.custom_op("fedmix::lstm", mutates_args=())

@@ -175,7 +175,9 @@ class _Quick:
             traced = self._trace(step, leaves, shape)
             if state.at.is_cuda:
                 _build_kernels(traced.graph)
-            compiled = torch._inductor.compile(traced, leaves)  # traced already, so without torch.compile's own
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # precision is chosen, not forgotten
+                compiled = torch._inductor.compile(traced, leaves)  # traced already, so without torch.compile's own
             compiled(*leaves)
             self.fast = lambda: compiled(*leaves)
             if state.at.is_cuda:

@@ -259,7 +259,9 @@ def test_pytorchs_initialisation() -> None:
 def test_hes_initialisation_of_convolutions_alone() -> None:
     """Full layers keep PyTorch's weights, a sixth of He's variance, and its biases."""
     conv, full = initialised(lambda: nn.Sequential(nn.Conv2d(20, 30, 3), nn.Linear(400, 300)), 0, "he-conv").children()
-    assert isinstance(conv, nn.Conv2d) and conv.bias is not None and isinstance(full, nn.Linear)
+    assert isinstance(conv, nn.Conv2d)
+    assert conv.bias is not None
+    assert isinstance(full, nn.Linear)
     n = conv.weight.numel()
     assert abs(float(conv.weight.detach().double().var()) * 180 / 2 - 1) < 5 * (2 / n) ** 0.5
     assert not bool(conv.bias.any())

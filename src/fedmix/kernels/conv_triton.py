@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedmix.kernels.sizes import BLOCK, MANY, bias_parts
+from fedmix.kernels.sizes import BLOCK, MANY, SUMMED, bias_parts
 
 
 @triton.jit
@@ -76,10 +76,10 @@ def _turn(w_ptr, out_ptr, O, C, TAPS, BO: tl.constexpr, BC: tl.constexpr):
 
 
 @triton.jit
-def _planes(x_ptr, out_ptr, sum_ptr, B, H, W, C, OW, S, pad, SUMMED, BP: tl.constexpr, BC: tl.constexpr):
+def _planes(x_ptr, out_ptr, sum_ptr, B, H, W, C, OW, S, pad, SUMMED, SUM: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr):
     """out[s, c, image, i, j] = x[image, i, j + s − pad, c]: channels first, once for every sideways shift of the filter.
 
-    sum[block, c] is the sum of every block of pixels, as far as they are among the first SUMMED.
+    If asked for, sum[block, c] is the sum of every block of pixels, as far as they are among the first SUMMED.
     """
     s, client = tl.program_id(2) % S, (tl.program_id(2) // S).to(tl.int64)
     pixels = B * H * OW
@@ -91,22 +91,29 @@ def _planes(x_ptr, out_ptr, sum_ptr, B, H, W, C, OW, S, pad, SUMMED, BP: tl.cons
                 mask=inside[:, None] & (c < C)[None, :], other=0.0)  # fmt: skip
     to = out_ptr + (client * S + s) * (C * pixels) + c[:, None] * pixels + p[None, :]
     tl.store(to, tl.trans(x), mask=(c < C)[:, None] & (p < pixels)[None, :])
-    if SUMMED > 0:
+    if SUM:
         total = tl.sum(tl.where((p < SUMMED)[:, None], x, 0.0), 0)
         tl.store(sum_ptr + (client * tl.num_programs(0) + tl.program_id(0)) * C + c, total, mask=c < C)
 
 
 @triton.jit
+def _sums(g_ptr, out_ptr, M, O, SUMMED, BM: tl.constexpr, BO: tl.constexpr):
+    """out[block, o] = Σ_m g[m, o] over a block of the first SUMMED pixels."""
+    client = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    o = tl.program_id(1) * BO + tl.arange(0, BO)
+    g = tl.load(g_ptr + client * M * O + m[:, None] * O + o[None, :], mask=(m < SUMMED)[:, None] & (o < O)[None, :], other=0.0)
+    tl.store(out_ptr + (client * tl.num_programs(0) + tl.program_id(0)) * O + o, tl.sum(g, 0), mask=o < O)
+
+
+@triton.jit
 def _conv_weight_few(
-    g_ptr, x_ptr, out_ptr, b_ptr, PARTS: tl.constexpr, SHIFTED: tl.constexpr,
+    g_ptr, x_ptr, out_ptr, PARTS: tl.constexpr,
     M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BJ: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """The same for few channels, where copies would cost more than they save; j = (tap, c) fills a tile across taps.
-
-    One more column of ones gives the sum of g, for the bias.
-    """
+    """The same for few channels, where copies would cost more than they save; j = (tap, c) fills a tile across taps."""
     client, part = (tl.program_id(2) // PARTS).to(tl.int64), tl.program_id(2) % PARTS
     g_ptr += client * (M * O)
     x_ptr += client * (M // (OH * OW) * H * W * C)
@@ -120,13 +127,10 @@ def _conv_weight_few(
         g = load(g_ptr + m[:, None] * O + o[None, :], (m < M)[:, None] & (o < O)[None, :], LOW)
         i, k = row[:, None] + down[None, :], column[:, None] + right[None, :]
         inside = (m < M)[:, None] & (j < TAPS * C)[None, :] & (i >= 0) & (i < H) & (k >= 0) & (k < W)
-        x = tl.load(x_ptr + ((image[:, None] * H + i) * W + k) * C + c[None, :], mask=inside, other=0.0)
-        x = tl.where((j == TAPS * C)[None, :] & (m < SHIFTED)[:, None], 1.0, x)
-        acc = tl.dot(tl.trans(g), x.to(tl.bfloat16) if LOW else x, acc, input_precision=PRECISION)
+        x = load(x_ptr + ((image[:, None] * H + i) * W + k) * C + c[None, :], inside, LOW)
+        acc = tl.dot(tl.trans(g), x, acc, input_precision=PRECISION)
     out_ptr += (client * PARTS + part) * (O * TAPS * C)
     tl.store(out_ptr + o[:, None] * (TAPS * C) + j[None, :], acc, mask=(o < O)[:, None] & (j < TAPS * C)[None, :])
-    here = (o < O) & (tl.max(j, 0) >= TAPS * C)  # the program that has the column of ones
-    tl.store(b_ptr + (client * PARTS + part) * O + o, tl.sum(tl.where((j == TAPS * C)[None, :], acc, 0.0), 1), mask=here)
 
 
 @triton.jit
@@ -197,7 +201,8 @@ def _as_planes(x: Tensor, pad: int, shifts: int, sums: Tensor | None = None, sum
     out = torch.empty(K, shifts, C, B, H, OW, device=x.device)
     BC = _power(C, 4, 64)
     grid = (triton.cdiv(B * H * OW, BLOCK), triton.cdiv(C, BC), K * shifts)
-    _planes[grid](x, out, out if sums is None else sums, B, H, W, C, OW, shifts, pad, summed, BP=BLOCK, BC=BC)
+    wanted = sums is not None
+    _planes[grid](x, out, sums if wanted else out, B, H, W, C, OW, shifts, pad, summed, SUM=wanted, BP=BLOCK, BC=BC)
     return out
 
 
@@ -211,20 +216,21 @@ def conv_weight(
     R, S = H + 2 * pad - OH + 1, W + 2 * pad - OW + 1
     M = B * OH * OW
     few = C < MANY
-    t = (few_tiles(O, R * S * C + 1) if few else weight_tiles(O, C)) | tile
+    t = (few_tiles(O, R * S * C) if few else weight_tiles(O, C)) | tile
     blocks = triton.cdiv(triton.cdiv(M, parts), t["BM"])
     out = torch.empty(K, parts, O, R, S, C, device=x.device)
-    of_b = torch.empty(K, bias_parts(M, C, parts), O, device=x.device)
+    of_b = torch.empty(K, bias_parts(M, C), O, device=x.device)
     sizes = {"H": H, "C": C, "OH": OH, "OW": OW, "O": O, "S": S, "TAPS": R * S, "pad": pad, "BLOCKS": blocks, "PARTS": parts}
     summed = shifted * OH * OW
     if few:
-        grid = (triton.cdiv(O, t["BO"]), triton.cdiv(R * S * C + 1, t["BJ"]), K * parts)
-        _conv_weight_few[grid](g, x, out, of_b, SHIFTED=summed, M=M, W=W, **sizes, **precision(how), **t)
-        return out, of_b
-    if not summed:
-        of_b.zero_()
-    grid = (triton.cdiv(O, t["BO"]), triton.cdiv(C, t["BC"]) * R * S, K * parts)
-    _conv_weight[grid](_as_planes(g, 0, 1, of_b, summed), _as_planes(x, pad, S), out, B=B, **sizes, **precision(how), **t)
+        grid = (triton.cdiv(O, t["BO"]), triton.cdiv(R * S * C, t["BJ"]), K * parts)
+        _conv_weight_few[grid](g, x, out, M=M, W=W, **sizes, **precision(how), **t)
+        BO = _power(O, 16, 32)
+        _sums[(of_b.shape[1], triton.cdiv(O, BO), K)](g, of_b, M, O, summed, BM=SUMMED, BO=BO)
+    else:
+        grid = (triton.cdiv(O, t["BO"]), triton.cdiv(C, t["BC"]) * R * S, K * parts)
+        planes = _as_planes(g, 0, 1, of_b, summed), _as_planes(x, pad, S)
+        _conv_weight[grid](*planes, out, B=B, **sizes, **precision(how), **t)
     return out, of_b
 
 

@@ -1,7 +1,7 @@
 """How work is cut for a GPU, as numbers that both the operators' shapes and their kernels follow."""
 
 MANY = 64  # channels from which transposed copies pay in the gradient of the filters
-BLOCK = 64  # pixels of a program that copies
+BLOCK, SUMMED = 64, 512  # pixels of a program that copies (and sums on the way), and of one that only sums
 PROGRAMS = 528  # that fill the chip: four for each of an H200's multiprocessors
 CLIENTS = 12  # as if so many ran; with the real number a client's rounding would depend on who else runs
 
@@ -15,6 +15,6 @@ def parts(pixels: int, outputs: int, channels: int, taps: int) -> int:
     return max(1, min(pixels // 256, 17, PROGRAMS // (CLIENTS * programs)))
 
 
-def bias_parts(pixels: int, channels: int, parts: int) -> int:
-    """Of how many sums the gradient of a bias is made: one for each share, or for each block that is copied."""
-    return parts if channels < MANY else -(-pixels // BLOCK)
+def bias_parts(pixels: int, channels: int) -> int:
+    """Of how many sums the gradient of a bias is made."""
+    return -(-pixels // (SUMMED if channels < MANY else BLOCK))

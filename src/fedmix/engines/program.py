@@ -175,9 +175,7 @@ class _Quick:
             traced = self._trace(step, leaves, shape)
             if state.at.is_cuda:
                 _build_kernels(traced.graph)
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # precision is chosen, not forgotten
-                compiled = torch._inductor.compile(traced, leaves)  # traced already, so without torch.compile's own
+            compiled = _compile(traced, leaves)
             compiled(*leaves)
             self.fast = lambda: compiled(*leaves)
             if state.at.is_cuda:
@@ -194,6 +192,18 @@ class _Quick:
         finally:
             for mine, old in zip(state.written, before, strict=True):
                 mine.copy_(old)
+
+
+def _compile(traced: GraphModule, leaves: list[Tensor]) -> Callable[..., Any]:
+    """By torch.compile's compiler without its tracer, whose work is done; the context lets it find what it compiled before."""
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    with warnings.catch_warnings(), tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # precision is chosen, not forgotten
+        compiled: Callable[..., Any] = torch._inductor.compile(traced, [*leaves])
+    return compiled
 
 
 def _build_kernels(graph: Graph) -> None:

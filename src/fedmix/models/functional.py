@@ -44,8 +44,8 @@ class Model:
                 if isinstance(part, kind):
                     where = f"layer {name!r} " if name else "it "
                     raise BadInput(f"this model cannot be trained here: {where}({type(part).__name__}) {reason}")
-        training = _prepared(copy.deepcopy(module)).train()
-        self._setup(training, copy.deepcopy(training).eval(), loss)
+        # Evaluation has one set of weights, for which PyTorch's own layers are the fast ones.
+        self._setup(_prepared(copy.deepcopy(module)).train(), copy.deepcopy(module).eval(), loss)
 
     def _setup(self, training: nn.Module, evaluating: nn.Module, loss: Loss) -> None:
         self.module, self._evaluating, self.loss = training, evaluating, loss

@@ -14,7 +14,7 @@ import pytest
 
 from fedmix.cli.app import main
 
-SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.clients=10"]
+SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
 
 
 def fedmix(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:

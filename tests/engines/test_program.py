@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmix import ClientFailure, Exchange, Federation, FedMix, FedmixError, Hidden, NaiveMix, Objective, Supervised, Training
+from fedmix import Diverged, Exchange, Federation, FedMix, FedmixError, Hidden, NaiveMix, Objective, Supervised, Training
 from fedmix.batches import Received
 from fedmix.data import FederatedData, from_arrays
 from fedmix.engines import Engine, Sequential, Vectorised, Work
@@ -302,7 +302,7 @@ def test_a_failure_in_a_shared_slot_names_its_client(client: int, chunk: int) ->
     x[int(setting.resident.data.clients[client][-1]), 0] = 100
     resident, work = replace(setting.resident, x=x), setting.work()
     step = int(np.flatnonzero(work.plans[client].rows[:, 0] == TURNS[client] - 1)[0])
-    with pytest.raises(ClientFailure, match=r"the loss is NaN or infinite; its input was x \(1, 4\) in \[.*, 100\]") as caught:
+    with pytest.raises(Diverged, match=r"the loss is NaN or infinite; its input was x \(1, 4\) in \[.*, 100\]") as caught:
         list(setting.engine(Vectorised, chunk=chunk).run_round(resident, work))
     assert (caught.value.round, caught.value.client, caught.value.step) == (1, client, step)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmix.batches import PlanOnDevice, Resident
 from fedmix.engines.base import Work, diverged
 from fedmix.engines.program import WINDOW, Program
-from fedmix.errors import BadInput, ClientFailure, FedmixError
+from fedmix.errors import BadInput, Diverged, FedmixError
 from fedmix.kernels.precision import Precision, called
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
@@ -135,4 +135,4 @@ class Vectorised:
                 step = int(lost[0]) if len(lost) else stay.stop - stay.start - 1
                 batch = data.batch(plan.at(stay.start + step, stay.slot), work.pool)
                 what = diverged(batch, "the loss" if len(lost) else "the update")
-                raise ClientFailure(work.round, int(work.clients[stay.client]), step, what)
+                raise Diverged(work.round, int(work.clients[stay.client]), step, what)

@@ -347,3 +347,23 @@ def test_memory_that_runs_out_in_mid_round_loses_and_repeats_nobody(monkeypatch:
                 torch.testing.assert_close(p[i], wanted[k][0][n], rtol=0, atol=1e-10)
     assert sorted(came) == list(range(len(TURNS)))
     assert len(calls) > 4
+
+
+def test_a_client_that_diverged_before_memory_ran_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In three slots, client 4 is done first and client 2 next. Their updates are out, and their plans are not run again."""
+    setting, real, calls = Setting(Supervised(), module=Explodes().double()), Program.run, list[int]()
+    x = setting.resident.x.clone()
+    x[int(setting.resident.data.clients[4][0]), 0] = 100
+
+    def twice(self: Program, steps: int) -> None:
+        calls.append(steps)
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("no memory")
+        real(self, steps)
+
+    monkeypatch.setattr(Program, "run", twice)
+    updates = iter(setting.engine(Vectorised, chunk=3).run_round(replace(setting.resident, x=x), setting.work()))
+    assert [next(updates).clients, next(updates).clients] == [[4], [2]]
+    with pytest.raises(Diverged) as caught:
+        next(updates)
+    assert caught.value.client == 4

@@ -92,25 +92,29 @@ class Vectorised:
         losses = torch.zeros(steps, slots, device=data.device)
         finite: list[Tensor] = []
         now = loaded = 0
-        for stop, group in groupby(stays, lambda stay: stay.stop):
-            while now < stop:
-                if now == loaded:
-                    program.load(plan.at(slice(now, now + WINDOW)))
-                    loaded = now + WINDOW
-                then = min(stop, loaded)
-                program.run(then - now)
-                window = loaded - WINDOW
-                losses[now:then] = state.losses[now - window : then - window]
-                now = then
-            done = list(group)
-            where = torch.tensor([stay.slot for stay in done], device=data.device)
-            params = {n: p[where] for n, p in state.params.items()}
-            finite.append(torch.stack([torch.isfinite(p.reshape(len(p), -1)).all(1) for p in params.values()]).all(0))
-            own = torch.stack([losses[stay.start : stay.stop, stay.slot].mean() for stay in done])
-            yield Updates([int(work.clients[stay.client]) for stay in done], params, own), {stay.client for stay in done}
-            if stop < steps:
-                program.start([stay.slot for stay in done])
-        self._check(data, work, stays, plan, losses, torch.cat(finite))
+        try:
+            for stop, group in groupby(stays, lambda stay: stay.stop):
+                while now < stop:
+                    if now == loaded:
+                        program.load(plan.at(slice(now, now + WINDOW)))
+                        loaded = now + WINDOW
+                    then = min(stop, loaded)
+                    program.run(then - now)
+                    window = loaded - WINDOW
+                    losses[now:then] = state.losses[now - window : then - window]
+                    now = then
+                done = list(group)
+                where = torch.tensor([stay.slot for stay in done], device=data.device)
+                params = {n: p[where] for n, p in state.params.items()}
+                finite.append(torch.stack([torch.isfinite(p.reshape(len(p), -1)).all(1) for p in params.values()]).all(0))
+                own = torch.stack([losses[stay.start : stay.stop, stay.slot].mean() for stay in done])
+                yield Updates([int(work.clients[stay.client]) for stay in done], params, own), {stay.client for stay in done}
+                if stop < steps:
+                    program.start([stay.slot for stay in done])
+        except torch.OutOfMemoryError:
+            self._check(data, work, stays, plan, losses, finite)  # whoever is done will not come again
+            raise
+        self._check(data, work, stays, plan, losses, finite)
 
     def _program(self, data: Resident, work: Work, plan: PlanOnDevice) -> Program:
         slots = plan.rows.shape[1]
@@ -125,11 +129,14 @@ class Vectorised:
             )  # fmt: skip
         return found
 
-    def _check(self, data: Resident, work: Work, stays: list[Stay], plan: PlanOnDevice, losses: Tensor, finite: Tensor) -> None:
-        """Name the client and the step where numbers stopped being finite, if any did."""
-        if bool(finite.all() & torch.isfinite(losses).all()):
+    def _check(
+        self, data: Resident, work: Work, stays: list[Stay], plan: PlanOnDevice, losses: Tensor, finite: list[Tensor]
+    ) -> None:
+        """Name the client and the step where numbers stopped being finite, if any did: of the first stays, which are over."""
+        over = torch.cat(finite) if finite else torch.ones(0, dtype=torch.bool, device=data.device)
+        if bool(over.all() & torch.isfinite(losses).all()):
             return
-        for stay, kept in zip(stays, finite.tolist(), strict=True):
+        for stay, kept in zip(stays, over.tolist(), strict=False):
             lost = (~torch.isfinite(losses[stay.start : stay.stop, stay.slot])).nonzero()
             if len(lost) or not kept:
                 step = int(lost[0]) if len(lost) else stay.stop - stay.start - 1

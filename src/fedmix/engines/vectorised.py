@@ -4,7 +4,7 @@ Clients take turns in a number of slots that is chosen so that few stand idle: w
 the same place. Inside a batch, padding is masked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import torch
@@ -58,10 +58,8 @@ class Vectorised:
     def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
         waiting = list(range(len(work.clients)))
         while waiting:
-            steps = [work.plans[i].steps for i in waiting]
-            halving, share = (True, 0.5) if self.compile else (False, 0.9)
-            slots = slots_for(steps, self.chunk or len(steps), halving=halving, share=share)
-            stays = [stay._replace(client=waiting[stay.client]) for stay in pack(steps, slots)]
+            packed, slots = self.packed([work.plans[i].steps for i in waiting])
+            stays = [stay._replace(client=waiting[stay.client]) for stay in packed]
             short = False
             try:
                 for updates, finished in self._run(data, work, stays, slots):
@@ -76,6 +74,12 @@ class Vectorised:
             if short:  # only here, where no traceback holds the program any more
                 self.chunk = -(-slots // 2)
                 self.forget()
+
+    def packed(self, steps: Sequence[int]) -> tuple[list[Stay], int]:
+        """Where clients with so many steps stay, and in how many slots."""
+        halving, share = (True, 0.5) if self.compile else (False, 0.9)
+        slots = slots_for(steps, self.chunk or len(steps), halving=halving, share=share)
+        return pack(steps, slots), slots
 
     def forget(self) -> None:
         """Give back the memory and the compiled code of earlier rounds; the next one prepares its own."""

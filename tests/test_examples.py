@@ -20,7 +20,7 @@ def run(monkeypatch: pytest.MonkeyPatch, name: str, *args: str) -> None:
 
 def test_demo_prints_a_table_and_draws_a_picture(tmp_path: Path) -> None:
     """In a process of its own, since it starts others."""
-    command = [sys.executable, EXAMPLES / "demo.py", "--rounds", "2", "--seeds", "1"]
+    command = [sys.executable, str(EXAMPLES / "demo.py"), "--rounds", "2", "--seeds", "1"]
     environment = {**os.environ, "COLUMNS": "100"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr

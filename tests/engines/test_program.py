@@ -15,7 +15,7 @@ from fedmix import Diverged, Exchange, Federation, FedMix, FedmixError, Hidden, 
 from fedmix.batches import Received
 from fedmix.data import FederatedData, from_arrays
 from fedmix.engines import Engine, Sequential, Vectorised, Work
-from fedmix.engines.program import WINDOW, Program, _Quick
+from fedmix.engines.program import Program, _Quick
 from fedmix.models import Model
 from fedmix.objectives import batch_mean
 from fedmix.packing import pack
@@ -24,7 +24,8 @@ from fedmix.types import Batch, Params
 from tests.synthetic import Exactly, one_after_another
 
 TURNS = (9, 2, 7, 1, 6, 3)  # steps with batches of one
-LONG = (150, WINDOW, WINDOW + 1, 2 * WINDOW, 3, 70)
+WINDOW = 8
+LONG = (2 * WINDOW + 3, WINDOW, WINDOW + 1, 2 * WINDOW, 3, WINDOW + 2)
 
 
 def vectors(sizes: tuple[int, ...] = TURNS) -> FederatedData:
@@ -120,6 +121,14 @@ def test_turns_of_a_compiled_step() -> None:
 # Rounds of many steps
 
 
+@pytest.fixture
+def _short_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight steps instead of 64, so that few are many."""
+    for module in ("program", "vectorised"):
+        monkeypatch.setattr(f"fedmix.engines.{module}.WINDOW", WINDOW)
+
+
+@pytest.mark.usefixtures("_short_window")
 @pytest.mark.parametrize("chunk", [None, 2, 1])
 def test_rounds_longer_than_a_window(chunk: int | None) -> None:
     """Clients that end before, at and after a window's last step, and in the middle of the third."""
@@ -127,12 +136,14 @@ def test_rounds_longer_than_a_window(chunk: int | None) -> None:
     setting.agrees(setting.engine(Vectorised, chunk=chunk), setting.work())
 
 
+@pytest.mark.usefixtures("_short_window")
 @pytest.mark.parametrize("steps", [WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW])
 def test_one_client_at_the_edge_of_a_window(steps: int) -> None:
     setting = Setting(Supervised(), (steps,))
     setting.agrees(setting.engine(Vectorised), setting.work())
 
 
+@pytest.mark.usefixtures("_short_window")
 def test_no_step_is_taken_twice_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     setting, real, taken = Setting(Supervised(), LONG), Program.run, list[int]()
 

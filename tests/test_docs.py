@@ -124,12 +124,12 @@ def test_commands_on_large_data_are_valid(line: str, monkeypatch: pytest.MonkeyP
 
 
 def test_commands_on_digits_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order in which a reader meets them, with a single round and a tenth of the data."""
+    """In the order in which a reader meets them, with a single round and less data."""
     monkeypatch.chdir(tmp_path)
     [text] = re.findall(r"```toml\n(# mine.toml\n.*?)```", (ROOT / "docs" / "first-run.md").read_text(), re.S)
     Path("mine.toml").write_text(text)
     shown = [line for line in LINES if line.split()[1:3] == ["data", "list"] or line.split()[1:4] == ["data", "show", "digits"]]
-    for line in [f"{line} --rounds 1 --set data.local_share=0.1" for line in SMALL] + shown:
+    for line in [f"{line} --rounds 1 --set data.local_share=0.4" for line in SMALL] + shown:
         assert CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).exit_code == 0, line
     assert all(Path(name).stat().st_size for name in ("curves.png", "table.csv", "report.html"))
 

@@ -20,7 +20,7 @@ types: $(VENV)/.ready
 	$(BIN)/mypy
 
 check: $(VENV)/.ready
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .

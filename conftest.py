@@ -3,3 +3,5 @@
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, each with a core of its own
+    os.environ.setdefault("OMP_NUM_THREADS", "1")

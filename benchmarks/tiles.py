@@ -28,7 +28,7 @@ LAYERS = {
 
 def cases(batch: int) -> Iterator[tuple[str, Callable[..., Tensor], list[dict[str, int]], float]]:
     """Name, call, tiles to try and GFLOP of every product of a step."""
-    for name, (size, C, O) in LAYERS.items():  # noqa: E741
+    for name, (size, C, O) in LAYERS.items():  # noqa: E741 - output channels
         x = torch.randn(CLIENTS, batch, size, size, C, device="cuda")
         g = torch.randn(CLIENTS, batch, size, size, O, device="cuda")
         w = torch.randn(CLIENTS, O, 3, 3, C, device="cuda")

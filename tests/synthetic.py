@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedmix import Federation, models
 from fedmix.batches import Resident
-from fedmix.data import FederatedData, Ragged
+from fedmix.data import FederatedData, Ragged, from_arrays
 from fedmix.data.transforms import Images, OneHot, Transform
 from fedmix.engines import Engine, Work
 from fedmix.models import Model
@@ -77,6 +77,13 @@ def federated(kind: str, sizes: tuple[int, ...] = RAGGED, *, pad: int = 2, seed:
     return FederatedData(
         x[:total], y[:total], clients, x[total:], y[total:], classes, transform, private=private, name="synthetic"
     )
+
+
+def arrays(n: int = 12, width: int = 4, classes: int = 3, clients: int = 2) -> FederatedData:
+    """Vectors as they are, dealt out in equal parts."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((n, width)), rng.integers(0, classes, n)
+    return from_arrays(x, y, np.array_split(np.arange(n), clients), (x, y), classes=classes)
 
 
 def one_after_another(sizes: Sequence[int]) -> list[np.ndarray[Any, Any]]:

@@ -14,7 +14,7 @@ import pytest
 
 from fedmix.cli.app import main
 
-SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.clients=10"]
+SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
 
 
 def fedmix(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
@@ -262,7 +262,8 @@ def test_a_terminal_gets_a_live_bar_and_no_color_is_respected(plain: bool, tmp_p
     if plain:
         env["NO_COLOR"] = "1"
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "fedmix.cli.app", "run", "digits", *SMALL, "--out", str(tmp_path)]
+    settings = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.clients=10"]  # long enough to be seen
+    command = [sys.executable, "-m", "fedmix.cli.app", "run", "digits", *settings, "--out", str(tmp_path)]
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=env) as process:
         os.close(theirs)
         seen, end = b"", time.monotonic() + 120

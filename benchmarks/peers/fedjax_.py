@@ -1,4 +1,5 @@
 """FedJAX: its federated averaging with a haiku model; with several workers, clients are spread over as many host devices."""
+# ruff: noqa: E402 - jax reads the environment as it is imported, so that comes first
 
 import os
 from collections.abc import Iterator
@@ -11,17 +12,17 @@ os.environ["JAX_PLATFORMS"] = JOB.device  # both are read when jax is imported
 THREADED = str(JOB.threads > 1).lower()
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={JOB.workers} --xla_cpu_multi_thread_eigen={THREADED}"
 
-import jax  # noqa: E402
+import jax
 
 if not hasattr(jax, "tree_map"):  # JAX 0.6 removed it; FedJAX 0.0.17 calls it
     jax.tree_map = jax.tree_util.tree_map
 
-import fedjax  # noqa: E402
-import haiku as hk  # noqa: E402
-import numpy as np  # noqa: E402
-from fedjax.algorithms import fed_avg  # noqa: E402
-from fedjax.core.for_each_client import ForEachClientPmapBackend, set_for_each_client_backend  # noqa: E402
-from workload import Array, Workload  # noqa: E402
+import fedjax
+import haiku as hk
+import numpy as np
+from fedjax.algorithms import fed_avg
+from fedjax.core.for_each_client import ForEachClientPmapBackend, set_for_each_client_backend
+from workload import Array, Workload
 
 Params = dict[str, dict[str, Array]]
 

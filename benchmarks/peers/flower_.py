@@ -20,7 +20,7 @@ class Timed(FedAvg):
         super().__init__(fraction_evaluate=0.0)
         self.job, self.nodes = job, nodes
 
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:  # noqa: ARG002
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:  # noqa: ARG002 - the strategy's signature
         config["server-round"] = server_round
         content = RecordDict({"arrays": arrays, "config": config})
         clients = self.job.workload.chosen(server_round - 1)
@@ -51,7 +51,7 @@ def main(job: Job) -> None:
     server = ServerApp()
 
     @server.main()
-    def serve(grid: Grid, context: Context) -> None:  # noqa: ARG001
+    def serve(grid: Grid, context: Context) -> None:  # noqa: ARG001 - the app's signature
         strategy = Timed(job, nodes_by_client(grid, work.clients))
         job.start()
         result = strategy.start(

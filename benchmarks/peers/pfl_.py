@@ -76,7 +76,7 @@ class Clock(TrainingProcessCallback):
     def __init__(self, job: Job, net: Net) -> None:
         self.job, self.net = job, net
 
-    def on_train_begin(self, *, model: PyTorchModel) -> Metrics:  # noqa: ARG002
+    def on_train_begin(self, *, model: PyTorchModel) -> Metrics:  # noqa: ARG002 - the callback's signature
         self.job.start()
         return Metrics()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedmix.data.federated import FederatedData
 from fedmix.data.transforms import crop_and_flip
 from fedmix.plan import ClientPlan
-from fedmix.types import Batch
+from fedmix.types import Batch, each_field
 
 
 class Received(NamedTuple):
@@ -33,7 +33,7 @@ class PlanOnDevice(NamedTuple):
     partner_crops: Tensor | None
 
     def at(self, *index: int | slice) -> "PlanOnDevice":
-        return PlanOnDevice._make(None if f is None else f[index] for f in self)
+        return each_field(lambda draws: draws[index], self)
 
 
 @dataclass(frozen=True)

@@ -23,3 +23,7 @@ class ClientFailure(FedmixError):
     def __init__(self, round_: int, client: int, step: int, reason: str) -> None:
         self.round, self.client, self.step, self.reason = round_, client, step, reason
         super().__init__(f"round {round_}, client {client}, step {step}: {reason}")
+
+
+class Diverged(ClientFailure):
+    """A client's loss or update is no longer finite: the settings are to blame, and not the code, the data or the machine."""

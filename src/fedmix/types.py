@@ -1,8 +1,11 @@
 """The few types that everything else speaks in."""
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from torch import Tensor
+
+Fields = TypeVar("Fields", bound=tuple[Any, ...])
 
 Params: TypeAlias = dict[str, Tensor]
 """Parameters of a model by name. Every client's copy is one such dict (stacked, in the vectorised engine)."""
@@ -26,3 +29,10 @@ class Batch(NamedTuple):
     partner_x: Tensor | None = None
     partner_y: Tensor | None = None
     lam: Tensor | None = None
+
+
+def each_field(f: Callable[[Tensor], Any], fields: Fields) -> Fields:
+    """A named tuple with `f` of every field, and None where there is none."""
+    kind: Any = type(fields)
+    made: Fields = kind._make(None if field is None else f(field) for field in fields)
+    return made

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -114,10 +115,11 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
 
 
 def interrupted(args: list[str], at: str) -> tuple[int, str, str]:
-    """Ctrl-C once a line of progress holds `at`: exit code, output, and messages."""
+    """Ctrl-C once a line of progress holds `at`: exit code, output, and messages. In the background a shell has it ignored."""
     code = "from fedmix.cli import progress; progress.LINE_SECONDS = 0.0; from fedmix.cli.app import main; main()"
     command = [sys.executable, "-c", code, "bench", *args]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as process:
         assert process.stderr is not None
         messages = ""
         for line in process.stderr:

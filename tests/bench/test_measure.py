@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -11,6 +10,7 @@ from fedmix.bench import measure
 from fedmix.bench.cases import VARIANTS, WORKLOADS, Size, federation
 from fedmix.bench.measure import Bench, Clocked, Trial
 from fedmix.presets import PRESETS
+from tests.synthetic import listen
 
 TINY = Size(clients=3, batch=4, steps=2)
 EAGER = ("plain", "sequential", "vectorised")
@@ -45,14 +45,23 @@ def test_workloads_have_the_shapes_and_settings_of_their_presets(name: str) -> N
 
 
 def test_ragged_clients_keep_the_mean_and_their_padding_is_counted() -> None:
-    """Three clients of 20 %, 100 % and 180 % of 20 samples in batches of 4: 4, 20, 36 samples, 1, 5, 9 steps."""
-    built = federation(WORKLOADS["digits"], "fedavg", "vectorised", Size(clients=3, batch=4, steps=5, ragged=True), "cpu")
+    """Three clients of 20 %, 100 % and 180 % of 20 samples in batches of 4: 4, 20, 36 samples, 1, 5, 9 steps.
+
+    One after another (a second slot would stand idle for a sixth of the time) they take 15 steps; in three slots, of which
+    a compiled step needs half to be busy, 9.
+    """
+    size = Size(clients=3, batch=4, steps=5, ragged=True)
+    built = federation(WORKLOADS["digits"], "fedavg", "vectorised", size, "cpu")
     assert sorted(built.data.clients.sizes) == [4, 20, 36]
     clock = Clocked(built.engine, built.device)
     built.engine = clock
+    work = listen(built)
     built._train_round()
     assert clock.steps == (1 + 5 + 9) / 3
-    assert np.isclose(clock.padding, 1 - (4 + 20 + 36) / (3 * 9 * 4))
+    assert clock.padding == 0
+    compiled, alone = (federation(WORKLOADS["digits"], "fedavg", variant, size, "cpu") for variant in ("compiled", "sequential"))
+    assert measure._steps_and_padding(compiled.engine, work[0])[1] == pytest.approx(1 - (4 + 20 + 36) / (3 * 9 * 4))
+    assert measure._steps_and_padding(alone.engine, work[0])[1] == 0
 
 
 def test_the_clock_counts_the_engine_and_not_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

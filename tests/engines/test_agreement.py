@@ -33,7 +33,10 @@ OBJECTIVES: dict[str, Objective] = {
     "hidden-localmix": Hidden(LocalMix(alpha=1.0), layer=1),
 }
 ENGINES: tuple[Literal["sequential"], Literal["vectorised"]] = ("sequential", "vectorised")
-ALL = {**OBJECTIVES, **{f"{name}+prox": o + Proximal(0.1) for name, o in OBJECTIVES.items()}}
+CASES = [pytest.param(kind, o, id=f"{kind}-{name}") for kind in SHAPES for name, o in OBJECTIVES.items()]
+CASES += [pytest.param("digits_cnn", o + Proximal(0.1), id=f"digits_cnn-{name}+prox") for name, o in OBJECTIVES.items()]
+SMALL = (7, 1, 12)  # with batches of 4: a batch that is not full, a single sample, and only full batches
+SEVERAL = (12, 11, 9, 1, 5)  # 6, 6, 6, 2 and 4 steps, which fill four slots
 
 
 def round_of(
@@ -43,10 +46,10 @@ def round_of(
     *,
     exactly: bool = False,
     seed: int = 3,
-    sizes: tuple[int, ...] = RAGGED,
+    sizes: tuple[int, ...] = SMALL,
     **kwargs: Any,
 ) -> Params:
-    training = Training(clients_per_round=len(sizes), epochs=2, batch_size=10, lr=0.01, momentum=0.9, weight_decay=1e-4)
+    training = Training(clients_per_round=len(sizes), epochs=2, batch_size=4, lr=0.01, momentum=0.9, weight_decay=1e-4)
     exchange = Exchange(m=1) if objective.needs.means else None
     module, data = initialised(SHAPES[kind][0], seed=1), federated(kind, sizes, seed=seed)
     if exactly:
@@ -60,18 +63,17 @@ def apart(a: Params, b: Params) -> float:
     return max(float((a[n] - b[n]).abs().max()) for n in a)
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("kind", SHAPES)
-def test_engines_agree(kind: str, name: str) -> None:
+@pytest.mark.parametrize(("kind", "objective"), CASES)
+def test_engines_agree(kind: str, objective: Objective) -> None:
     """In float64, so that a disagreement is a mistake and never a rounding error that crossed a kink."""
     start = initialised(SHAPES[kind][0], seed=1).state_dict()
-    slow, fast = (round_of(kind, ALL[name], engine, exactly=True) for engine in ENGINES)
+    slow, fast = (round_of(kind, objective, engine, exactly=True) for engine in ENGINES)
     assert all(p.dtype == torch.float64 for p in (*slow.values(), *fast.values()))
     assert apart(slow, start) > 1e-3  # the round moved the weights
     assert apart(slow, fast) < 1e-10
 
 
-@pytest.mark.parametrize("name", ["supervised", "globalmix", "naivemix", "fedmix", "fedmix-logits", "hidden-fedmix"])
+@pytest.mark.parametrize("name", ["supervised", "globalmix", "fedmix", "hidden-fedmix"])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_engines_agree_in_single_precision(kind: str, name: str) -> None:
     """The median of three seeds: now and then rounding decides a near tie in a max-pool, and that run parts by more."""
@@ -80,11 +82,11 @@ def test_engines_agree_in_single_precision(kind: str, name: str) -> None:
 
 
 def test_the_compiled_step_is_the_same_step() -> None:
-    """Clients of 8, 4 and 2 steps: in the compiled stack of three, one that is done waits masked until half of them are."""
-    plain = round_of("digits_cnn", FedMix(0.1), "vectorised", exactly=True, sizes=(40, 7, 16))
+    """Clients of 8, 2 and 4 steps: in the compiled stack of three, one that is done waits masked until half of them are."""
+    plain = round_of("digits_cnn", FedMix(0.1), "vectorised", exactly=True, sizes=(16, 3, 7))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", (DeprecationWarning, FutureWarning))  # the compiler's own
-        fast = round_of("digits_cnn", FedMix(0.1), "vectorised", exactly=True, sizes=(40, 7, 16), compile=True)
+        fast = round_of("digits_cnn", FedMix(0.1), "vectorised", exactly=True, sizes=(16, 3, 7), compile=True)
     assert apart(plain, fast) < 1e-10
 
 
@@ -121,12 +123,12 @@ def test_a_program_goes_with_the_last_who_needs_it() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 2, 3])
 def test_chunks_change_nothing(chunk: int) -> None:
-    whole = round_of("digits_cnn", FedMix(0.1), "vectorised")
-    assert apart(whole, round_of("digits_cnn", FedMix(0.1), "vectorised", chunk=chunk)) < 1e-6
+    whole = round_of("digits_cnn", FedMix(0.1), "vectorised", sizes=SEVERAL)
+    assert apart(whole, round_of("digits_cnn", FedMix(0.1), "vectorised", sizes=SEVERAL, chunk=chunk)) < 1e-6
 
 
 def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = round_of("digits_cnn", FedMix(0.1), "vectorised")
+    whole = round_of("digits_cnn", FedMix(0.1), "vectorised", sizes=SEVERAL)
     real, slots = Program.run, []
 
     def short_of_memory(self: Program, steps: int) -> None:
@@ -136,8 +138,8 @@ def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) 
         real(self, steps)
 
     monkeypatch.setattr(Program, "run", short_of_memory)
-    assert apart(whole, round_of("digits_cnn", FedMix(0.1), "vectorised")) < 1e-6
-    assert slots[:2] == [3, 2]
+    assert apart(whole, round_of("digits_cnn", FedMix(0.1), "vectorised", sizes=SEVERAL)) < 1e-6
+    assert slots[:2] == [4, 2]
     assert set(slots[1:]) == {2}
 
 

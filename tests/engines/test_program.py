@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedmix import ClientFailure, Exchange, Federation, FedMix, FedmixError, Hidden, NaiveMix, Objective, Supervised, Training
+from fedmix import Diverged, Exchange, Federation, FedMix, FedmixError, Hidden, NaiveMix, Objective, Supervised, Training
 from fedmix.batches import Received
 from fedmix.data import FederatedData, from_arrays
 from fedmix.engines import Engine, Sequential, Vectorised, Work
-from fedmix.engines.program import WINDOW, Program, _build_kernels, _Quick
+from fedmix.engines.program import Program, _build_kernels, _Quick
 from fedmix.models import Model
 from fedmix.objectives import batch_mean
 from fedmix.packing import pack
@@ -25,7 +25,8 @@ from fedmix.types import Batch, Params
 from tests.synthetic import Exactly, one_after_another
 
 TURNS = (9, 2, 7, 1, 6, 3)  # steps with batches of one
-LONG = (150, WINDOW, WINDOW + 1, 2 * WINDOW, 3, 70)
+WINDOW = 8
+LONG = (2 * WINDOW + 3, WINDOW, WINDOW + 1, 2 * WINDOW, 3, WINDOW + 2)
 
 
 def vectors(sizes: tuple[int, ...] = TURNS) -> FederatedData:
@@ -121,6 +122,14 @@ def test_turns_of_a_compiled_step() -> None:
 # Rounds of many steps
 
 
+@pytest.fixture
+def _short_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight steps instead of 64, so that few are many."""
+    for module in ("program", "vectorised"):
+        monkeypatch.setattr(f"fedmix.engines.{module}.WINDOW", WINDOW)
+
+
+@pytest.mark.usefixtures("_short_window")
 @pytest.mark.parametrize("chunk", [None, 2, 1])
 def test_rounds_longer_than_a_window(chunk: int | None) -> None:
     """Clients that end before, at and after a window's last step, and in the middle of the third."""
@@ -128,12 +137,14 @@ def test_rounds_longer_than_a_window(chunk: int | None) -> None:
     setting.agrees(setting.engine(Vectorised, chunk=chunk), setting.work())
 
 
+@pytest.mark.usefixtures("_short_window")
 @pytest.mark.parametrize("steps", [WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW])
 def test_one_client_at_the_edge_of_a_window(steps: int) -> None:
     setting = Setting(Supervised(), (steps,))
     setting.agrees(setting.engine(Vectorised), setting.work())
 
 
+@pytest.mark.usefixtures("_short_window")
 def test_no_step_is_taken_twice_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     setting, real, taken = Setting(Supervised(), LONG), Program.run, list[int]()
 
@@ -303,7 +314,7 @@ def test_a_failure_in_a_shared_slot_names_its_client(client: int, chunk: int) ->
     x[int(setting.resident.data.clients[client][-1]), 0] = 100
     resident, work = replace(setting.resident, x=x), setting.work()
     step = int(np.flatnonzero(work.plans[client].rows[:, 0] == TURNS[client] - 1)[0])
-    with pytest.raises(ClientFailure, match=r"the loss is NaN or infinite; its input was x \(1, 4\) in \[.*, 100\]") as caught:
+    with pytest.raises(Diverged, match=r"the loss is NaN or infinite; its input was x \(1, 4\) in \[.*, 100\]") as caught:
         list(setting.engine(Vectorised, chunk=chunk).run_round(resident, work))
     assert (caught.value.round, caught.value.client, caught.value.step) == (1, client, step)
 
@@ -369,3 +380,23 @@ def test_kernels_are_built_before_the_first_step() -> None:
             node.target = Ours()
     _build_kernels(traced.graph)
     assert made == [[(x.shape, x.stride()), (w.shape, w.stride()), ((2, 6), (6 * 36, 36)), 1, 1, "tf32"]]
+
+
+def test_a_client_that_diverged_before_memory_ran_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In three slots, client 4 is done first and client 2 next. Their updates are out, and their plans are not run again."""
+    setting, real, calls = Setting(Supervised(), module=Explodes().double()), Program.run, list[int]()
+    x = setting.resident.x.clone()
+    x[int(setting.resident.data.clients[4][0]), 0] = 100
+
+    def twice(self: Program, steps: int) -> None:
+        calls.append(steps)
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("no memory")
+        real(self, steps)
+
+    monkeypatch.setattr(Program, "run", twice)
+    updates = iter(setting.engine(Vectorised, chunk=3).run_round(replace(setting.resident, x=x), setting.work()))
+    assert [next(updates).clients, next(updates).clients] == [[4], [2]]
+    with pytest.raises(Diverged) as caught:
+        next(updates)
+    assert caught.value.client == 4

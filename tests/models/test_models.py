@@ -1,4 +1,4 @@
-"""Models: parameters counted by hand, layers where the paper has them, and any module as a pure function."""
+"""Models: parameters counted by hand, layers where the paper has them, and how weights begin."""
 
 from typing import Literal
 
@@ -7,28 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmix import BadInput, Federation, FedMix, Hidden, NaiveMix, Supervised, Training, models
-from fedmix.data import FederatedData, from_arrays
+from fedmix import BadInput, Federation, NaiveMix, Training, models
 from fedmix.models import LSTM, KeyedDropout, Model, initialised
-from fedmix.types import Params
-from tests.synthetic import SHAPES
+from tests.synthetic import SHAPES, arrays
 
 KEY = torch.tensor(12345)
-ENGINES: tuple[Literal["sequential"], Literal["vectorised"]] = ("sequential", "vectorised")
 
 
 def count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
-
-
-def inputs(kind: str, n: int = 3, seed: int = 0) -> Tensor:
-    return torch.randn(n, *SHAPES[kind][1], generator=torch.Generator().manual_seed(seed))
-
-
-def arrays(n: int = 12, width: int = 4, classes: int = 3, clients: int = 2) -> FederatedData:
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((n, width)), rng.integers(0, classes, n)
-    return from_arrays(x, y, np.array_split(np.arange(n), clients), (x, y), classes=classes)
 
 
 # The paper's models
@@ -132,101 +119,6 @@ def test_charlstm_is_an_embedding_two_lstms_and_a_full_layer() -> None:
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
 
 
-# Cuts
-
-
-@pytest.mark.parametrize("key", [None, KEY], ids=["evaluating", "training"])
-@pytest.mark.parametrize("kind", SHAPES)
-def test_head_then_tail_is_the_whole(kind: str, key: Tensor | None) -> None:
-    module = SHAPES[kind][0]()
-    model = Model(module)
-    params, x = model.init(), inputs(kind)
-    whole = model(params, x, key)
-    for layer in range(1, len(module)):
-        head, tail = model.head(layer), model.tail(layer)
-        assert torch.equal(tail(params, head(params, x, key), key), whole), layer
-        assert head.names + tail.names == model.names
-    assert model.tail(0).names == model.names
-
-
-def test_a_cut_keeps_a_layer_that_is_used_twice() -> None:
-    """One ReLU object in two places is common, and both places count as layers."""
-    act = nn.ReLU()
-    model = Model(nn.Sequential(nn.Linear(4, 5), act, nn.Linear(5, 5), act, nn.Linear(5, 3)))
-    params, x = model.init(), torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    for layer in range(1, 5):
-        assert torch.equal(model.tail(layer)(params, model.head(layer)(params, x)), model(params, x)), layer
-        expected = {f"{i}.{n}" for i in (0, 2, 4) if i >= layer for n in ("weight", "bias")}
-        assert set(model.tail(layer).names) == expected
-
-
-# Dropout
-
-
-def test_dropout_is_keyed() -> None:
-    model = Model(nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 3)))
-    params, x = model.init(), torch.ones(6, 4)
-    one, same, other, none = (model(params, x, k) for k in (KEY, KEY, KEY + 1, None))
-    assert torch.equal(one, same)
-    assert not torch.allclose(one, other)
-    assert not torch.allclose(one, none)
-    plain = (x @ params["0.weight"].T + params["0.bias"]) @ params["2.weight"].T + params["2.bias"]
-    torch.testing.assert_close(none, plain)
-
-
-def test_dropout_scales_what_survives() -> None:
-    """At rate 0.2, one value in five is 0 and the others are divided by 0.8 (4,000 values: deviation 0.0063)."""
-    model = Model(nn.Sequential(nn.Identity(), nn.Dropout(0.2)))
-    out = model({}, torch.ones(40, 100), KEY)
-    assert set(out.flatten().tolist()) == {0.0, 1.25}
-    assert abs(float((out == 0).float().mean()) - 0.2) < 5 * 0.0063
-    assert torch.equal(model({}, torch.ones(40, 100)), torch.ones(40, 100))
-
-
-@pytest.mark.parametrize(("kind", "shape"), [(nn.Dropout1d, (20, 30, 5)), (nn.Dropout2d, (20, 30, 2, 3))])
-def test_whole_channels_are_dropped(kind: type[nn.Module], shape: tuple[int, ...]) -> None:
-    model = Model(nn.Sequential(nn.Identity(), kind(0.5)))
-    out = model({}, torch.ones(shape), KEY).flatten(2)
-    assert bool((out == out[:, :, :1]).all())
-    assert len({tuple(channels) for channels in out[:, :, 0].tolist()}) == 20  # each sample its own
-    assert abs(float((out[:, :, 0] == 0).float().mean()) - 0.5) < 5 * (0.25 / 600) ** 0.5
-    single = Model(nn.Sequential(nn.Identity(), nn.Dropout(0.5)))({}, torch.ones(shape), KEY).flatten(2)
-    assert not bool((single == single[:, :, :1]).all())
-
-
-def test_two_dropout_layers_have_different_masks() -> None:
-    model = Model(nn.Sequential(nn.Dropout(0.5), nn.Identity(), nn.Dropout(0.5)))
-    first = model.head(1)({}, torch.ones(10, 100), KEY) == 0
-    second = model.tail(2)({}, torch.ones(10, 100), KEY) == 0
-    agree = float((first == second).float().mean())
-    assert abs(agree - 0.5) < 5 * (0.25 / 1000) ** 0.5
-
-
-def test_a_dropout_layer_used_twice_works() -> None:
-    drop = nn.Dropout(0.5)
-    model = Model(nn.Sequential(nn.Linear(4, 40), drop, nn.Linear(40, 40), drop, nn.Linear(40, 3)))
-    params, x = model.init(), torch.ones(6, 4)
-    assert torch.equal(model(params, x, KEY), model(params, x, KEY))
-
-
-def test_a_rate_of_one_drops_everything() -> None:
-    """As nn.Dropout(1.0) does, and not NaN."""
-    out = Model(nn.Sequential(nn.Identity(), nn.Dropout(1.0)))({}, torch.ones(4, 5), KEY)
-    assert out.tolist() == [[0.0] * 5] * 4
-
-
-def test_the_users_module_is_left_alone() -> None:
-    module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)).eval()
-    before = {n: p.clone() for n, p in module.state_dict().items()}
-    data = arrays()
-    federation = Federation(module, data, Supervised(), Training(2, lr=1.0))
-    list(federation.run(1))
-    assert isinstance(module[1], nn.Dropout)
-    assert not module.training
-    assert all(torch.equal(p, before[n]) for n, p in module.state_dict().items())
-    assert not torch.equal(federation.params["0.weight"], before["0.weight"])
-
-
 # Initial weights
 
 
@@ -294,175 +186,3 @@ def test_training_leaves_the_global_generators_alone() -> None:
     federation = Federation(initialised(lambda: models.mlp(4, 3), 0), arrays(), NaiveMix(0.1), Training(2))
     list(federation.run(1))
     assert (torch.rand(2).tolist(), np.random.rand(2).tolist()) == expected  # noqa: NPY002
-
-
-# Modules of one's own
-
-
-class Residual(nn.Module):
-    """Not a Sequential, with tied weights, a buffer and a parameter outside any layer."""
-
-    scale: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.two.weight = self.one.weight
-        self.last = nn.Linear(4, 3, bias=False)
-        self.gain = nn.Parameter(torch.tensor(0.7))
-        self.register_buffer("scale", torch.tensor([1.0, 0.5, -2.0, 1.5]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x * self.scale
-        x = x + torch.tanh(self.two(torch.tanh(self.one(x))))
-        out: Tensor = self.gain * self.last(x)
-        return out
-
-
-def stepped(module: nn.Module, data: FederatedData, lr: float) -> dict[str, Tensor]:
-    """By plain autograd: every client takes one step on all its samples, and equal clients are averaged."""
-    total: dict[str, Tensor] = {}
-    for k in range(len(data.clients)):
-        rows = data.clients[k]
-        module.zero_grad()
-        loss = torch.nn.functional.cross_entropy(module(torch.from_numpy(data.x[rows])), torch.from_numpy(data.y[rows]))
-        loss.backward()  # type: ignore[no-untyped-call]
-        for name, p in module.named_parameters():
-            after = p.detach() - lr * p.grad if p.grad is not None else p.detach()
-            total[name] = total.get(name, torch.zeros_like(after)) + after / len(data.clients)
-    return total
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_module_of_ones_own(engine: Literal["sequential", "vectorised"]) -> None:
-    """Tied weights, buffers and all: the round is what autograd gives."""
-    torch.manual_seed(0)
-    module, data = Residual(), arrays(n=12, clients=3)
-    expected = stepped(module, data, 0.3)
-    federation = Federation(module, data, Supervised(), Training(3, batch_size=4, lr=0.3), engine=engine)
-    list(federation.run(1))
-    assert federation.params.keys() == expected.keys() == {"one.weight", "one.bias", "two.bias", "last.weight", "gain"}
-    for name, p in expected.items():
-        torch.testing.assert_close(federation.params[name], p, rtol=1e-5, atol=1e-6)
-
-
-def test_engines_agree_on_a_module_of_ones_own() -> None:
-    torch.manual_seed(0)
-    module, runs = Residual(), list[Params]()
-    for engine in ENGINES:
-        federation = Federation(module, arrays(), FedMix(0.1), Training(2, batch_size=4, lr=0.1), engine=engine)
-        list(federation.run(2))
-        runs.append(federation.params)
-    for name, p in runs[0].items():
-        torch.testing.assert_close(p, runs[1][name], rtol=1e-5, atol=1e-6)
-
-
-def test_frozen_parameters_stay() -> None:
-    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
-    module[0].requires_grad_(False)
-    before = {n: p.detach().clone() for n, p in module.named_parameters()}
-    federation = Federation(module, arrays(), Supervised(), Training(2, lr=0.5))
-    list(federation.run(1))
-    assert torch.equal(federation.params["0.weight"], before["0.weight"])
-    assert not torch.equal(federation.params["2.weight"], before["2.weight"])
-
-
-# Refusals
-
-
-class ByItself(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear(torch.nn.functional.dropout(x, 0.5, self.training))
-        return out
-
-
-class Pair(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.linear(x), x
-
-
-FIRST = nn.Linear(4, 3)
-REFUSED: list[tuple[str, nn.Module]] = [
-    (
-        r"layer '1' \(BatchNorm1d\) keeps statistics of whole batches, .*use nn.GroupNorm or no normalisation",
-        nn.Sequential(FIRST, nn.BatchNorm1d(3)),
-    ),
-    (r"it \(BatchNorm2d\) keeps statistics", nn.BatchNorm2d(3)),
-    (r"layer '0' \(LSTM\) has no forward-mode derivative; use fedmix.models.LSTM", nn.Sequential(nn.LSTM(4, 3))),
-    (r"layer '0' \(GRU\) has no forward-mode", nn.Sequential(nn.GRU(4, 3))),
-    (
-        r"layer '1' \(AlphaDropout\) draws random numbers of its own; use nn.Dropout",
-        nn.Sequential(FIRST, nn.AlphaDropout()),
-    ),
-    (r"draws random numbers by itself .*use nn.Dropout layers instead", ByItself()),
-    (r"output has shape \(2, 5\) but the labels \(2, 3\); give its last layer 3 outputs", nn.Linear(4, 5)),
-    (r"does not take inputs of shape \(2, 4\)", nn.Linear(7, 3)),
-    (r"does not take inputs of shape \(2, 4\)", nn.Conv2d(1, 3, 3)),
-    (r"returns a tuple", Pair()),
-]
-
-
-@pytest.mark.parametrize(("words", "module"), REFUSED, ids=[type(m).__name__ + str(i) for i, (_, m) in enumerate(REFUSED)])
-def test_models_that_cannot_be_trained_are_refused(words: str, module: nn.Module) -> None:
-    with pytest.raises(BadInput, match=words) as caught:
-        Federation(module, arrays(), Supervised(), Training(2))
-    assert "\n" not in str(caught.value)
-
-
-def test_group_norm_is_fine() -> None:
-    federation = Federation(
-        nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3)), arrays(), FedMix(0.1), Training(2)
-    )
-    assert next(federation.run(1)).round == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "module", "layer"),
-    [
-        ("a Residual cannot start from layer 1; hidden-state mixing needs an nn.Sequential", Residual(), 1),
-        (r"layer 2 is not inside this model; choose 1\.\.1", models.mlp(4, 3), 2),
-        (r"layer 9 is not inside this model; choose 1\.\.1", models.mlp(4, 3), 9),
-    ],
-)
-def test_cuts_that_cannot_be_made_are_refused(words: str, module: nn.Module, layer: int) -> None:
-    with pytest.raises(BadInput, match=words):
-        Federation(module, arrays(), Hidden(FedMix(0.1), layer), Training(2))
-
-
-class Halved(nn.Sequential):
-    """A Sequential in name only: its parts one after another are not what it computes."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = super().forward(x) / 2  # type: ignore[no-untyped-call]
-        return out
-
-
-def test_a_sequential_with_a_forward_of_its_own_cannot_be_cut() -> None:
-    module = Halved(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
-    assert next(Federation(module, arrays(), FedMix(0.1), Training(2)).run(1)).round == 1
-    with pytest.raises(BadInput, match="a Halved cannot start from layer 1"):
-        Federation(module, arrays(), Hidden(FedMix(0.1), 1), Training(2))
-
-
-def test_weights_tied_across_the_cut_are_refused() -> None:
-    first, last = nn.Linear(4, 4), nn.Linear(4, 4)
-    last.weight = first.weight
-    with pytest.raises(BadInput, match=r"cannot be cut at layer 1: '2.weight' is tied to a weight before the cut"):
-        Federation(nn.Sequential(first, nn.Tanh(), last), arrays(classes=4), Hidden(FedMix(0.1), 1), Training(2))
-
-
-def test_layer_zero_is_no_hidden_state() -> None:
-    with pytest.raises(BadInput, match="hidden states exist after layer 1 or later"):
-        Hidden(FedMix(0.1), 0)
-    model = Model(models.mlp(4, 3))
-    for layer in (0, -1):
-        with pytest.raises(BadInput, match=f"layer {layer} is not inside this model"):
-            model.head(layer)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def tiny(**settings: Any) -> Experiment:
-    quick = {"rounds": 4, "training.epochs": 1, "data.clients": 10}
+    quick = {"rounds": 4, "training.epochs": 1, "data.clients": 10, "data.local_share": 0.2}
     return experiment("digits", "fedmix", seed=1).with_settings(quick | settings)
 
 
@@ -39,6 +39,14 @@ def same_run(a: Path, b: Path) -> bool:
     ours, theirs = ([load_file(folder / name) for name in names] for folder in (a, b))
     equal = [x.keys() == y.keys() and all(torch.equal(x[n], y[n]) for n in x) for x, y in zip(ours, theirs, strict=True)]
     return metrics(a) == metrics(b) and all(equal)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of `tiny()` that nothing happened to."""
+    folder = tmp_path_factory.mktemp("whole")
+    Run(tiny(), folder).execute()
+    return folder
 
 
 def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path) -> None:
@@ -107,27 +115,25 @@ def test_scores_by_client(tmp_path: Path) -> None:
     assert "scores" not in json.loads((tmp_path / "digits/clients.json").read_text())
 
 
-def test_a_finished_run_is_not_run_again_but_can_be_made_longer(tmp_path: Path) -> None:
+def test_a_finished_run_is_not_run_again_but_can_be_made_longer(tmp_path: Path, whole: Path) -> None:
     Run(tiny(rounds=2), tmp_path / "a").execute()
     rounds: list[int] = []
     Run(tiny(rounds=2), tmp_path / "a").execute(lambda line: rounds.append(line["round"]))
     assert rounds == []
     Run(tiny(rounds=4), tmp_path / "a").execute(lambda line: rounds.append(line["round"]))
     assert rounds == [3, 4]
-    Run(tiny(rounds=4), tmp_path / "b").execute()
-    assert same_run(tmp_path / "a", tmp_path / "b")
+    assert same_run(tmp_path / "a", whole)
 
 
-def test_a_longer_run_that_is_killed_goes_on(tmp_path: Path) -> None:
+def test_a_longer_run_that_is_killed_goes_on(tmp_path: Path, whole: Path) -> None:
     """Made longer and stopped half-way, it is unfinished: it goes on to its new end, and no shorter one takes its place."""
-    Run(tiny(rounds=2), tmp_path / "a").execute()
-    interrupted_at(tmp_path / "a", tiny(rounds=6), 4)
-    assert Run.open(tmp_path / "a").experiment.rounds == 6
-    with pytest.raises(BadInput, match="holds this run with 6 rounds, more than 2; go on with it: fedmix resume"):
-        Run(tiny(rounds=2), tmp_path / "a").execute()
-    assert Run.open(tmp_path / "a").execute()["rounds"] == 6
-    Run(tiny(rounds=6), tmp_path / "b").execute()
-    assert same_run(tmp_path / "a", tmp_path / "b")
+    Run(tiny(rounds=1), tmp_path).execute()
+    interrupted_at(tmp_path, tiny(), 3)
+    assert Run.open(tmp_path).experiment.rounds == 4
+    with pytest.raises(BadInput, match="holds this run with 4 rounds, more than 1; go on with it: fedmix resume"):
+        Run(tiny(rounds=1), tmp_path).execute()
+    assert Run.open(tmp_path).execute()["rounds"] == 4
+    assert same_run(tmp_path, whole)
 
 
 def interrupted_at(folder: Path, spec: Experiment, stop: int) -> None:
@@ -136,21 +142,19 @@ def interrupted_at(folder: Path, spec: Experiment, stop: int) -> None:
         Run(spec, folder).execute(lambda line: seen.append(line["round"]), stopped=lambda: seen[-1:] == [stop - 1])
 
 
-def test_a_torn_last_line_is_written_again(tmp_path: Path) -> None:
-    Run(tiny(), tmp_path / "whole").execute()
-    interrupted_at(tmp_path / "torn", tiny(), 2)
-    with (tmp_path / "torn" / "metrics.jsonl").open("a") as file:
+def test_a_torn_last_line_is_written_again(tmp_path: Path, whole: Path) -> None:
+    interrupted_at(tmp_path, tiny(), 2)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"round": 3, "accu')
-    Run(tiny(), tmp_path / "torn").execute()
-    assert same_run(tmp_path / "whole", tmp_path / "torn")
+    Run(tiny(), tmp_path).execute()
+    assert same_run(whole, tmp_path)
 
 
-def test_a_missing_checkpoint_starts_anew_and_ends_the_same(tmp_path: Path) -> None:
-    Run(tiny(), tmp_path / "whole").execute()
-    interrupted_at(tmp_path / "lost", tiny(), 3)
-    (tmp_path / "lost" / "checkpoint.safetensors").unlink()
-    Run(tiny(), tmp_path / "lost").execute()
-    assert same_run(tmp_path / "whole", tmp_path / "lost")
+def test_a_missing_checkpoint_starts_anew_and_ends_the_same(tmp_path: Path, whole: Path) -> None:
+    interrupted_at(tmp_path, tiny(), 3)
+    (tmp_path / "checkpoint.safetensors").unlink()
+    Run(tiny(), tmp_path).execute()
+    assert same_run(whole, tmp_path)
 
 
 def test_lost_metrics_are_noticed(tmp_path: Path) -> None:
@@ -224,17 +228,17 @@ def test_a_changed_spec_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_experiment_does_not_overwrite(tmp_path: Path) -> None:
-    Run(tiny(), tmp_path).execute()
+    Run(tiny(rounds=1), tmp_path).execute()
     for gone in ("", "summary.json", "checkpoint.safetensors"):
         if gone:
             (tmp_path / gone).unlink()
         with pytest.raises(BadInput, match="holds another experiment"):
-            Run(tiny(**{"objective.lam": 0.2}), tmp_path).execute()
+            Run(tiny(rounds=1, **{"objective.lam": 0.2}), tmp_path).execute()
 
 
 def test_a_finished_run_whose_spec_was_edited_says_so(tmp_path: Path) -> None:
-    Run(tiny(), tmp_path).execute()
-    (tmp_path / "experiment.toml").write_text(tiny(**{"objective.lam": 0.2}).toml())
+    Run(tiny(rounds=1), tmp_path).execute()
+    (tmp_path / "experiment.toml").write_text(tiny(rounds=1, **{"objective.lam": 0.2}).toml())
     with pytest.raises(BadInput, match="is not the one that its summary was made with"):
         Run.open(tmp_path).execute()
 
@@ -268,7 +272,7 @@ def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         Run(tiny(), tmp_path / "file" / "run").execute()
 
 
-def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_loses_nothing(tmp_path: Path, whole: Path) -> None:
     """A tmpfs that fills up in mid-run: a clear sentence; with room again, the run goes on and ends the same."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -286,8 +290,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
             Run(tiny(), folder).execute(fill, checkpoint_seconds=0.0)
         ballast.unlink()
         Run(tiny(), folder).execute(checkpoint_seconds=0.0)
-        Run(tiny(), tmp_path / "whole").execute()
-        assert same_run(folder, tmp_path / "whole")
+        assert same_run(folder, whole)
     finally:
         subprocess.run(["umount", disk], check=True)
 
@@ -302,7 +305,7 @@ def test_ctrl_c_ends_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
         "--rounds",
         "200",
         "--set",
-        "data.clients=10",
+        "data.local_share=0.2",
         "--out",
         str(tmp_path),
     ]

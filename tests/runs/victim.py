@@ -18,7 +18,8 @@ import torch
 from fedmix import runs
 from fedmix.presets import experiment
 
-SPEC = experiment("digits", "fedmix", seed=1).with_settings({"rounds": 14, "training.epochs": 1, "data.clients": 10})
+QUICK = {"rounds": 14, "training.epochs": 1, "data.clients": 10, "data.local_share": 0.2}
+SPEC = experiment("digits", "fedmix", seed=1).with_settings(QUICK)
 
 
 def slowly(path: Path, content: bytes) -> None:
@@ -30,7 +31,7 @@ def slowly(path: Path, content: bytes) -> None:
         for start in range(0, len(content), max(1, len(content) // 4)):
             file.write(content[start : start + max(1, len(content) // 4)])
             file.flush()
-            time.sleep(0.02)
+            time.sleep(0.01)
     partial.replace(path)
     note.unlink()
 
@@ -54,7 +55,7 @@ def main() -> None:
                 print(repr(error), file=sys.stderr, flush=True)
                 os._exit(1)
             os._exit(0)
-        end = time.monotonic() + (chance.uniform(0.3, 1.6) if kills < 12 else 300)
+        end = time.monotonic() + (chance.uniform(0.1, 0.8) if kills < 12 else 300)
         while time.monotonic() < end or (kills % 2 and not (folder / ".writing").exists()):  # every other kill: in a write
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:

@@ -23,6 +23,7 @@ from fedmix.bench.results import Record, with_speedups
 from fedmix.engines import Engine, Vectorised, Work
 from fedmix.errors import BadInput
 from fedmix.federation import Federation
+from fedmix.packing import length
 from fedmix.server import Updates
 
 CLEARLY = 1.1  # times as long
@@ -46,7 +47,7 @@ class Clocked:
         self.steps = self.padding = 0.0
 
     def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
-        self.steps, self.padding = _steps_and_padding(work)
+        self.steps, self.padding = _steps_and_padding(self.engine, work)
         self.seconds = 0.0
         updates = iter(self.engine.run_round(data, work))
         while True:
@@ -59,12 +60,14 @@ class Clocked:
             yield part
 
 
-def _steps_and_padding(work: Work) -> tuple[float, float]:
-    """Mean steps of a client, and the share of masked samples if all plans are stacked."""
+def _steps_and_padding(engine: Engine, work: Work) -> tuple[float, float]:
+    """Mean steps of a client, and the share of masked samples in what the engine computes."""
+    steps = [plan.steps for plan in work.plans]
+    if not isinstance(engine, Vectorised):  # which alone lines clients up
+        return statistics.mean(steps), 0.0
+    stays, slots = engine.packed(steps)
     masks = [plan.mask for plan in work.plans]
-    longest, batch = max(len(mask) for mask in masks), masks[0].shape[1]
-    steps = sum(plan.steps for plan in work.plans) / len(masks)
-    return steps, 1 - sum(int(mask.sum()) for mask in masks) / (len(masks) * longest * batch)
+    return statistics.mean(steps), 1 - sum(int(mask.sum()) for mask in masks) / (slots * length(stays) * masks[0].shape[1])
 
 
 def wait(device: torch.device) -> None:

@@ -120,7 +120,7 @@ def show(files: Sequence[Path], chart: Path | None, markdown: bool) -> None:
 
 def among(option: str, text: str, known: Iterable[str]) -> list[str]:
     """Names split by commas, each of them known."""
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    names = _names(text)
     wrong = [name for name in names if name not in known]
     if wrong or not names:
         raise BadInput(f"{option} {wrong[0] if wrong else text!r} is unknown; choose among {', '.join(known)}")
@@ -129,12 +129,17 @@ def among(option: str, text: str, known: Iterable[str]) -> list[str]:
 
 def known_algorithms(text: str) -> list[str]:
     """Names of algorithms split by commas, as the presets know them."""
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    names = _names(text)
     if not names:
         raise BadInput("--algorithms is empty; give at least one, such as fedmix")
     for name in names:
         experiment("digits", name)
     return names
+
+
+def _names(text: str) -> list[str]:
+    """Split by commas, each once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _possible(variants: Sequence[str], algorithm: str) -> list[str]:

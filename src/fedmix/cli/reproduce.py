@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 from fedmix.cli.commands import parsed, run_each, tell_failures
 from fedmix.cli.progress import console
-from fedmix.errors import BadInput, ClientFailure
+from fedmix.errors import BadInput, Diverged
 from fedmix.paper import TABLES, named
 from fedmix.paper.comparison import Comparison, compare
 from fedmix.paper.metrics import PROTOCOLS
-from fedmix.paper.outcome import is_divergence, outcome, record_divergence
+from fedmix.paper.outcome import outcome, record_divergence
 from fedmix.paper.study import Scale, Study
 from fedmix.runs import Run
 
@@ -84,7 +84,7 @@ def _run_missing(study: Study, out: Path, root: Path | None, *, quiet: bool) -> 
         if not isinstance(result, Exception):
             if study.table.after:
                 study.table.after(run, root)
-        elif isinstance(result, ClientFailure) and is_divergence(result):
+        elif isinstance(result, Diverged):
             record_divergence(run, result)
         else:
             failures.append((run, result))

@@ -24,7 +24,7 @@ from fedmix.local import local_step, rest
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Phase
 from fedmix.training import Training
-from fedmix.types import Batch, Params
+from fedmix.types import Batch, Params, each_field
 
 WINDOW = 64  # steps whose draws and losses a program holds at a time
 
@@ -74,7 +74,7 @@ class Program:
             at=torch.zeros(1, dtype=torch.int64, device=device),
             anchor={n: torch.empty_like(p) for n, p in anchor.items()},
             lr=torch.zeros((), device=device, dtype=next(iter(anchor.values())).dtype),
-            draws=PlanOnDevice._make(None if f is None else f.new_zeros(WINDOW, *f.shape[1:]) for f in draws),
+            draws=each_field(lambda f: f.new_zeros(WINDOW, *f.shape[1:]), draws),
             pool=None if pool is None else Received(*(torch.empty_like(t) for t in pool)),
             x=data.x,
             y=data.y,
@@ -121,7 +121,7 @@ class Program:
                     self._quick(self._step, self.state)
 
     def _step(self, state: State) -> None:
-        draws = PlanOnDevice._make(None if f is None else f.index_select(0, state.at)[0] for f in state.draws)
+        draws = each_field(lambda f: f.index_select(0, state.at)[0], state.draws)
         batch = replace(self.data, x=state.x, y=state.y).batch(draws, state.pool)
         params, velocity, losses = self._step_of_all(state, batch)
         for mine, new in ((state.params, params), (state.velocity, velocity)):
@@ -135,9 +135,9 @@ class Program:
             return local_step(self.model, self.phases, self.training, params, velocity, state.anchor, batch, state.lr)
 
         if len(batch.x) == 1:  # nothing to stack, and the plain step is faster than its vmap
-            alone = one(_only(state.params), _only(state.velocity), Batch._make(None if f is None else f[0] for f in batch))
+            alone = one(_only(state.params), _only(state.velocity), each_field(lambda f: f[0], batch))
             return _stacked(alone[0]), _stacked(alone[1]), alone[2][None]
-        by_client = Batch._make(None if f is None else 0 for f in batch)
+        by_client = each_field(lambda _: 0, batch)
         return vmap(one, in_dims=(0, 0, by_client))(state.params, state.velocity, batch)
 
 

@@ -6,7 +6,7 @@ import torch
 
 from fedmix.batches import Resident
 from fedmix.engines.base import Work, describe, diverged
-from fedmix.errors import ClientFailure, FedmixError
+from fedmix.errors import ClientFailure, Diverged, FedmixError
 from fedmix.kernels.precision import Precision, arithmetic, called
 from fedmix.local import local_step, rest
 from fedmix.models.functional import Model
@@ -47,7 +47,7 @@ class Sequential:
                 raise ClientFailure(work.round, client, step, reason) from error
             if not torch.isfinite(loss) or not all(torch.isfinite(p).all() for p in params.values()):
                 what = "the loss" if not torch.isfinite(loss) else "the update"
-                raise ClientFailure(work.round, client, step, diverged(batch, what))
+                raise Diverged(work.round, client, step, diverged(batch, what))
             losses.append(loss)
         return Updates([client], {n: p[None] for n, p in params.items()}, torch.stack(losses).mean()[None])
 

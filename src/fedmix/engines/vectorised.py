@@ -4,7 +4,7 @@ Clients take turns in a number of slots that is chosen so that few stand idle: w
 the same place. Inside a batch, padding is masked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmix.batches import PlanOnDevice, Resident
 from fedmix.engines.base import Work, diverged
 from fedmix.engines.program import WINDOW, Program
-from fedmix.errors import BadInput, ClientFailure, FedmixError
+from fedmix.errors import BadInput, Diverged, FedmixError
 from fedmix.kernels.precision import Precision, called
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
@@ -58,10 +58,8 @@ class Vectorised:
     def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
         waiting = list(range(len(work.clients)))
         while waiting:
-            steps = [work.plans[i].steps for i in waiting]
-            halving, share = (True, 0.5) if self.compile else (False, 0.9)
-            slots = slots_for(steps, self.chunk or len(steps), halving=halving, share=share)
-            stays = [stay._replace(client=waiting[stay.client]) for stay in pack(steps, slots)]
+            packed, slots = self.packed([work.plans[i].steps for i in waiting])
+            stays = [stay._replace(client=waiting[stay.client]) for stay in packed]
             short = False
             try:
                 for updates, finished in self._run(data, work, stays, slots):
@@ -76,6 +74,12 @@ class Vectorised:
             if short:  # only here, where no traceback holds the program any more
                 self.chunk = -(-slots // 2)
                 self.forget()
+
+    def packed(self, steps: Sequence[int]) -> tuple[list[Stay], int]:
+        """Where clients with so many steps stay, and in how many slots."""
+        halving, share = (True, 0.5) if self.compile else (False, 0.9)
+        slots = slots_for(steps, self.chunk or len(steps), halving=halving, share=share)
+        return pack(steps, slots), slots
 
     def forget(self) -> None:
         """Give back the memory and the compiled code of earlier rounds; the next one prepares its own."""
@@ -92,25 +96,29 @@ class Vectorised:
         losses = torch.zeros(steps, slots, device=data.device)
         finite: list[Tensor] = []
         now = loaded = 0
-        for stop, group in groupby(stays, lambda stay: stay.stop):
-            while now < stop:
-                if now == loaded:
-                    program.load(plan.at(slice(now, now + WINDOW)))
-                    loaded = now + WINDOW
-                then = min(stop, loaded)
-                program.run(then - now)
-                window = loaded - WINDOW
-                losses[now:then] = state.losses[now - window : then - window]
-                now = then
-            done = list(group)
-            where = torch.tensor([stay.slot for stay in done], device=data.device)
-            params = {n: p[where] for n, p in state.params.items()}
-            finite.append(torch.stack([torch.isfinite(p.reshape(len(p), -1)).all(1) for p in params.values()]).all(0))
-            own = torch.stack([losses[stay.start : stay.stop, stay.slot].mean() for stay in done])
-            yield Updates([int(work.clients[stay.client]) for stay in done], params, own), {stay.client for stay in done}
-            if stop < steps:
-                program.start([stay.slot for stay in done])
-        self._check(data, work, stays, plan, losses, torch.cat(finite))
+        try:
+            for stop, group in groupby(stays, lambda stay: stay.stop):
+                while now < stop:
+                    if now == loaded:
+                        program.load(plan.at(slice(now, now + WINDOW)))
+                        loaded = now + WINDOW
+                    then = min(stop, loaded)
+                    program.run(then - now)
+                    window = loaded - WINDOW
+                    losses[now:then] = state.losses[now - window : then - window]
+                    now = then
+                done = list(group)
+                where = torch.tensor([stay.slot for stay in done], device=data.device)
+                params = {n: p[where] for n, p in state.params.items()}
+                finite.append(torch.stack([torch.isfinite(p.reshape(len(p), -1)).all(1) for p in params.values()]).all(0))
+                own = torch.stack([losses[stay.start : stay.stop, stay.slot].mean() for stay in done])
+                yield Updates([int(work.clients[stay.client]) for stay in done], params, own), {stay.client for stay in done}
+                if stop < steps:
+                    program.start([stay.slot for stay in done])
+        except torch.OutOfMemoryError:
+            self._check(data, work, stays, plan, losses, finite)  # whoever is done will not come again
+            raise
+        self._check(data, work, stays, plan, losses, finite)
 
     def _program(self, data: Resident, work: Work, plan: PlanOnDevice) -> Program:
         slots = plan.rows.shape[1]
@@ -125,14 +133,17 @@ class Vectorised:
             )  # fmt: skip
         return found
 
-    def _check(self, data: Resident, work: Work, stays: list[Stay], plan: PlanOnDevice, losses: Tensor, finite: Tensor) -> None:
-        """Name the client and the step where numbers stopped being finite, if any did."""
-        if bool(finite.all() & torch.isfinite(losses).all()):
+    def _check(
+        self, data: Resident, work: Work, stays: list[Stay], plan: PlanOnDevice, losses: Tensor, finite: list[Tensor]
+    ) -> None:
+        """Name the client and the step where numbers stopped being finite, if any did: of the first stays, which are over."""
+        over = torch.cat(finite) if finite else torch.ones(0, dtype=torch.bool, device=data.device)
+        if bool(over.all() & torch.isfinite(losses).all()):
             return
-        for stay, kept in zip(stays, finite.tolist(), strict=True):
+        for stay, kept in zip(stays, over.tolist(), strict=False):
             lost = (~torch.isfinite(losses[stay.start : stay.stop, stay.slot])).nonzero()
             if len(lost) or not kept:
                 step = int(lost[0]) if len(lost) else stay.stop - stay.start - 1
                 batch = data.batch(plan.at(stay.start + step, stay.slot), work.pool)
                 what = diverged(batch, "the loss" if len(lost) else "the update")
-                raise ClientFailure(work.round, int(work.clients[stay.client]), step, what)
+                raise Diverged(work.round, int(work.clients[stay.client]), step, what)

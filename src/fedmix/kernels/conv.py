@@ -5,6 +5,7 @@ of them, where it would otherwise be a grouped convolution, which GPUs are slow 
 its derivatives: three products give gradients of any order, in forward and in reverse mode.
 """
 
+from functools import reduce
 from importlib.util import find_spec
 from typing import Any
 
@@ -159,7 +160,7 @@ class Conv(torch.autograd.Function):
         parts = [] if dx is None else [Conv.apply(dx, w, none, *ctx.how)]
         if dw is not None or db is not None:
             parts.append(Conv.apply(x, torch.zeros_like(w) if dw is None else dw, none if db is None else db, *ctx.how))
-        return sum(parts[1:], parts[0])
+        return reduce(torch.add, parts)
 
 
 class ConvInput(torch.autograd.Function):
@@ -190,7 +191,7 @@ class ConvInput(torch.autograd.Function):
         g, w = ctx.saved_tensors
         parts = [] if dg is None else [ConvInput.apply(dg, w, *ctx.how)]
         parts += [] if dw is None else [ConvInput.apply(g, dw, *ctx.how)]
-        return sum(parts[1:], parts[0])
+        return reduce(torch.add, parts)
 
 
 class ConvWeight(torch.autograd.Function):
@@ -226,5 +227,5 @@ class ConvWeight(torch.autograd.Function):
         _, pad, how = ctx.how
         pairs = [] if dg is None else [ConvWeight.apply(dg, x, *ctx.how)]
         pairs += [] if dx is None else [ConvWeight.apply(g, dx, 0, pad, how)]
-        dw, db = (sum(p[1:], p[0]) for p in zip(*pairs, strict=True))
+        dw, db = (reduce(torch.add, of) for of in zip(*pairs, strict=True))
         return dw, db

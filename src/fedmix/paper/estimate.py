@@ -4,17 +4,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-import torch
-
-from fedmix.data import FederatedData, Ragged
-from fedmix.data.transforms import Images, OneHot
-from fedmix.experiment import MODELS, Experiment
-from fedmix.federation import Federation
-from fedmix.models import initialised
-from fedmix.objectives import FedMix, Objective, Supervised
+from fedmix.bench.cases import WORKLOADS, Size, federation
+from fedmix.bench.measure import wait
+from fedmix.experiment import Experiment
 from fedmix.presets import PRESETS
-from fedmix.training import Training
 
 STEPS = 2
 HOW = (
@@ -28,9 +21,7 @@ SAMPLES: dict[str, Callable[[Any], float]] = {
     "femnist": lambda data: 226.8 * (1 - data.test_share) * data.local_share * data.clients,
     "shakespeare": lambda data: 3743.3 * data.train_share * data.clients,
 }
-SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
-    "cifar10": ((32, 32, 3), 10), "cifar100": ((32, 32, 3), 100), "femnist": ((28, 28, 1), 62), "shakespeare": ((80,), 84),
-}  # fmt: skip
+MEASURED = {"cifar10": "vgg", "cifar100": "vgg", "femnist": "lenet", "shakespeare": "charlstm"}  # by the bench's workload
 
 
 def client_steps(experiment: Experiment) -> float:
@@ -53,23 +44,14 @@ def seconds(experiments: Iterable[Experiment], step: Callable[[str, bool], float
 
 def measure(name: str, fedmix: bool, device: str) -> float:
     """Seconds of one client's local step; on a GPU all clients of a round step at once, and share it."""
-    (shape, classes), preset = SHAPES[name], PRESETS[name]
-    clients = 1 if device == "cpu" else preset.clients_per_round
-    rng, n = np.random.default_rng(0), 10 * STEPS * clients
-    x, y = rng.integers(0, min(classes, 80), (n, *shape)).astype(np.uint8), rng.integers(0, classes, n)
-    transform = OneHot(classes) if len(shape) == 1 else Images((0.5,) * shape[-1], (0.25,) * shape[-1])
-    data = FederatedData(x, y, Ragged.of(np.split(np.arange(n), clients)), x[:1], y[:1], classes, transform, name=name)
-    objective: Objective = FedMix(preset.fedmix_lam) if fedmix else Supervised()
-    module = initialised(lambda: MODELS[preset.model](classes=classes), 0)
-    federation = Federation(module, data, objective, Training(clients, lr=1e-4), device=device, compile=False)
-    ends = [_now(federation) for _ in federation.run(2)]
+    clients = 1 if device == "cpu" else PRESETS[name].clients_per_round
+    algorithm, size = "fedmix" if fedmix else "fedavg", Size(clients, steps=STEPS)
+    built = federation(WORKLOADS[MEASURED[name]], algorithm, "vectorised", size, device)
+    ends = []
+    for _ in built.run(2):
+        wait(built.device)
+        ends.append(time.perf_counter())
     return (ends[1] - ends[0]) / (STEPS * clients)
-
-
-def _now(federation: Federation) -> float:
-    if federation.device.type == "cuda":
-        torch.cuda.synchronize(federation.device)
-    return time.perf_counter()
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmix.errors import ClientFailure
+from fedmix.errors import Diverged
 from fedmix.experiment import Experiment
 from fedmix.report.files import read_json, write
 from fedmix.report.load import RunRecord, load
@@ -31,12 +31,7 @@ def outcome(experiment: Experiment, out: Path) -> Outcome:
     return Outcome()
 
 
-def is_divergence(error: Exception) -> bool:
-    """Whether a run ended because its numbers did, and not for want of memory, data or a right setting."""
-    return isinstance(error, ClientFailure) and "is NaN or infinite" in error.reason
-
-
-def record_divergence(run: Run, error: ClientFailure) -> None:
+def record_divergence(run: Run, error: Diverged) -> None:
     """Keep in the run's folder where it diverged; deleting the file has it run again."""
     said = {"round": error.round, "client": error.client, "step": error.step, "reason": error.reason}
     write(run.folder / FILE, (json.dumps(said, indent=1) + "\n").encode())

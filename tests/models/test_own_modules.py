@@ -1,0 +1,139 @@
+"""Any module as a pure function: rounds as autograd has them, and modules that cannot be trained are refused."""
+
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedmix import BadInput, Federation, FedMix, Supervised, Training
+from fedmix.data import FederatedData
+from fedmix.types import Params
+from tests.synthetic import arrays
+
+ENGINES: tuple[Literal["sequential"], Literal["vectorised"]] = ("sequential", "vectorised")
+
+
+class Residual(nn.Module):
+    """Not a Sequential, with tied weights, a buffer and a parameter outside any layer."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.two.weight = self.one.weight
+        self.last = nn.Linear(4, 3, bias=False)
+        self.gain = nn.Parameter(torch.tensor(0.7))
+        self.register_buffer("scale", torch.tensor([1.0, 0.5, -2.0, 1.5]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.scale
+        x = x + torch.tanh(self.two(torch.tanh(self.one(x))))
+        out: Tensor = self.gain * self.last(x)
+        return out
+
+
+def stepped(module: nn.Module, data: FederatedData, lr: float) -> dict[str, Tensor]:
+    """By plain autograd: every client takes one step on all its samples, and equal clients are averaged."""
+    total: dict[str, Tensor] = {}
+    for k in range(len(data.clients)):
+        rows = data.clients[k]
+        module.zero_grad()
+        loss = torch.nn.functional.cross_entropy(module(torch.from_numpy(data.x[rows])), torch.from_numpy(data.y[rows]))
+        loss.backward()  # type: ignore[no-untyped-call]
+        for name, p in module.named_parameters():
+            after = p.detach() - lr * p.grad if p.grad is not None else p.detach()
+            total[name] = total.get(name, torch.zeros_like(after)) + after / len(data.clients)
+    return total
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_module_of_ones_own(engine: Literal["sequential", "vectorised"]) -> None:
+    """Tied weights, buffers and all: the round is what autograd gives."""
+    torch.manual_seed(0)
+    module, data = Residual(), arrays(n=12, clients=3)
+    expected = stepped(module, data, 0.3)
+    federation = Federation(module, data, Supervised(), Training(3, batch_size=4, lr=0.3), engine=engine)
+    list(federation.run(1))
+    assert federation.params.keys() == expected.keys() == {"one.weight", "one.bias", "two.bias", "last.weight", "gain"}
+    for name, p in expected.items():
+        torch.testing.assert_close(federation.params[name], p, rtol=1e-5, atol=1e-6)
+
+
+def test_engines_agree_on_a_module_of_ones_own() -> None:
+    torch.manual_seed(0)
+    module, runs = Residual(), list[Params]()
+    for engine in ENGINES:
+        federation = Federation(module, arrays(), FedMix(0.1), Training(2, batch_size=4, lr=0.1), engine=engine)
+        list(federation.run(2))
+        runs.append(federation.params)
+    for name, p in runs[0].items():
+        torch.testing.assert_close(p, runs[1][name], rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_parameters_stay() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    module[0].requires_grad_(False)
+    before = {n: p.detach().clone() for n, p in module.named_parameters()}
+    federation = Federation(module, arrays(), Supervised(), Training(2, lr=0.5))
+    list(federation.run(1))
+    assert torch.equal(federation.params["0.weight"], before["0.weight"])
+    assert not torch.equal(federation.params["2.weight"], before["2.weight"])
+
+
+# Refusals
+
+
+class ByItself(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(torch.nn.functional.dropout(x, 0.5, self.training))
+        return out
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.linear(x), x
+
+
+FIRST = nn.Linear(4, 3)
+REFUSED: list[tuple[str, nn.Module]] = [
+    (
+        r"layer '1' \(BatchNorm1d\) keeps statistics of whole batches, .*use nn.GroupNorm or no normalisation",
+        nn.Sequential(FIRST, nn.BatchNorm1d(3)),
+    ),
+    (r"it \(BatchNorm2d\) keeps statistics", nn.BatchNorm2d(3)),
+    (r"layer '0' \(LSTM\) has no forward-mode derivative; use fedmix.models.LSTM", nn.Sequential(nn.LSTM(4, 3))),
+    (r"layer '0' \(GRU\) has no forward-mode", nn.Sequential(nn.GRU(4, 3))),
+    (
+        r"layer '1' \(AlphaDropout\) draws random numbers of its own; use nn.Dropout",
+        nn.Sequential(FIRST, nn.AlphaDropout()),
+    ),
+    (r"draws random numbers by itself .*use nn.Dropout layers instead", ByItself()),
+    (r"output has shape \(2, 5\) but the labels \(2, 3\); give its last layer 3 outputs", nn.Linear(4, 5)),
+    (r"does not take inputs of shape \(2, 4\)", nn.Linear(7, 3)),
+    (r"does not take inputs of shape \(2, 4\)", nn.Conv2d(1, 3, 3)),
+    (r"returns a tuple", Pair()),
+]
+
+
+@pytest.mark.parametrize(("words", "module"), REFUSED, ids=[type(m).__name__ + str(i) for i, (_, m) in enumerate(REFUSED)])
+def test_models_that_cannot_be_trained_are_refused(words: str, module: nn.Module) -> None:
+    with pytest.raises(BadInput, match=words) as caught:
+        Federation(module, arrays(), Supervised(), Training(2))
+    assert "\n" not in str(caught.value)
+
+
+def test_group_norm_is_fine() -> None:
+    federation = Federation(
+        nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3)), arrays(), FedMix(0.1), Training(2)
+    )
+    assert next(federation.run(1)).round == 1

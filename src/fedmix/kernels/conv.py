@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedmix.kernels.clients import over_clients
+from fedmix.kernels.operators import operator
 from fedmix.kernels.precision import current
 from fedmix.kernels.sizes import bias_parts, parts
 
@@ -49,7 +49,6 @@ def _backward(g: Tensor, x: Tensor, w: Tensor, pad: int, which: int) -> Tensor:
 # plain twin of the Triton kernel that serves CUDA tensors.
 
 
-@torch.library.custom_op("fedmix::conv", mutates_args=())
 def _conv(x: Tensor, w: Tensor, b: Tensor, shifted: int, pad: int, how: str) -> Tensor:
     clients = zip(x, w, strict=True)
     y = torch.stack([_channels_last(F.conv2d(_channels_first(a), _channels_first(v), padding=pad)) for a, v in clients])
@@ -57,13 +56,11 @@ def _conv(x: Tensor, w: Tensor, b: Tensor, shifted: int, pad: int, how: str) -> 
     return y
 
 
-@torch.library.custom_op("fedmix::conv_input", mutates_args=())
 def _conv_input(g: Tensor, w: Tensor, pad: int, how: str) -> Tensor:
     like = g.new_empty(_input_shape(g, w, pad))
     return torch.stack([_backward(a, x, v, pad, 0) for a, v, x in zip(g, w, like, strict=True)])
 
 
-@torch.library.custom_op("fedmix::conv_weight", mutates_args=())
 def _conv_weight(g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str) -> tuple[Tensor, Tensor]:
     of_w, of_b = g.new_zeros(_weight_shape(g, x, pad, parts)), g.new_zeros(_bias_shape(g, x))
     for k, (a, c) in enumerate(zip(g, x, strict=True)):
@@ -89,44 +86,27 @@ def _bias_shape(g: Tensor, x: Tensor) -> tuple[int, ...]:
     return len(g), bias_parts(g.shape[1:4].numel(), x.shape[4]), g.shape[4]
 
 
-@_conv.register_fake
-def _(x: Tensor, w: Tensor, b: Tensor, shifted: int, pad: int, how: str) -> Tensor:
-    return x.new_empty(_output_shape(x, w, pad))
-
-
-@_conv_input.register_fake
-def _(g: Tensor, w: Tensor, pad: int, how: str) -> Tensor:
-    return g.new_empty(_input_shape(g, w, pad))
-
-
-@_conv_weight.register_fake
-def _(g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str) -> tuple[Tensor, Tensor]:
-    return g.new_empty(_weight_shape(g, x, pad, parts)), g.new_empty(_bias_shape(g, x))
-
-
-@_conv.register_kernel("cuda")
-def _(*args: Any) -> Tensor:
+def _triton() -> Any:
     from fedmix.kernels import conv_triton
 
-    return conv_triton.conv(*args)
+    return conv_triton
 
 
-@_conv_input.register_kernel("cuda")
-def _(*args: Any) -> Tensor:
-    from fedmix.kernels import conv_triton
-
-    return conv_triton.conv_input(*args)
-
-
-@_conv_weight.register_kernel("cuda")
-def _(*args: Any) -> tuple[Tensor, Tensor]:
-    from fedmix.kernels import conv_triton
-
-    return conv_triton.conv_weight(*args)
-
-
-for _op in (_conv, _conv_input, _conv_weight):
-    over_clients(_op)
+_op = operator(
+    _conv,
+    lambda x, w, b, shifted, pad, how: x.new_empty(_output_shape(x, w, pad)),
+    lambda *args: _triton().conv(*args),
+)
+_op_input = operator(
+    _conv_input,
+    lambda g, w, pad, how: g.new_empty(_input_shape(g, w, pad)),
+    lambda *args: _triton().conv_input(*args),
+)
+_op_weight = operator(
+    _conv_weight,
+    lambda g, x, shifted, pad, parts, how: (g.new_empty(_weight_shape(g, x, pad, parts)), g.new_empty(_bias_shape(g, x))),
+    lambda *args: _triton().conv_weight(*args),
+)
 
 
 class Conv(torch.autograd.Function):
@@ -136,7 +116,7 @@ class Conv(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, b: Tensor, shifted: int, pad: int, how: str) -> Tensor:
-        return _conv(x[None], w[None], b[None], shifted, pad, how)[0]
+        return _op(x[None], w[None], b[None], shifted, pad, how)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -170,7 +150,7 @@ class ConvInput(torch.autograd.Function):
 
     @staticmethod
     def forward(g: Tensor, w: Tensor, pad: int, how: str) -> Tensor:
-        return _conv_input(g[None], w[None], pad, how)[0]
+        return _op_input(g[None], w[None], pad, how)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -203,7 +183,7 @@ class ConvWeight(torch.autograd.Function):
     def forward(g: Tensor, x: Tensor, shifted: int, pad: int, how: str) -> tuple[Tensor, Tensor]:
         taps = (x.shape[1] + 2 * pad - g.shape[1] + 1) * (x.shape[2] + 2 * pad - g.shape[2] + 1)
         cut = parts(g.shape[:3].numel(), g.shape[3], x.shape[3], taps)
-        of_w, of_b = _conv_weight(g[None], x[None], shifted, pad, cut, how)
+        of_w, of_b = _op_weight(g[None], x[None], shifted, pad, cut, how)
         return sum(of_w[0, 1:], of_w[0, 0]), of_b[0].sum(0)  # term by term, which a compiler joins with what follows
 
     @staticmethod

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from fedmix.kernels.clients import over_clients
 from fedmix.kernels.conv import HAS_TRITON
+from fedmix.kernels.operators import operator
 from fedmix.kernels.precision import current
 
 
@@ -52,7 +52,6 @@ def quick(p: Tensor, w: Tensor) -> bool:
     return w.shape[-1] <= 32 * torch.cuda.get_device_properties(p.device).multi_processor_count
 
 
-@torch.library.custom_op("fedmix::lstm", mutates_args=())
 def _lstm(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
     """The plain twin, client by client. With J = 2, the second half of the gates holds their derivatives before the functions."""
     results = []
@@ -70,7 +69,6 @@ def _lstm(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
     return h, acts, c
 
 
-@torch.library.custom_op("fedmix::lstm_backward", mutates_args=())
 def _lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, how: str) -> Tensor:
     def given(pair: Tensor, weight: Tensor) -> Tensor:
         if len(pair) == 1:
@@ -80,33 +78,23 @@ def _lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, ho
     return torch.stack([vjp(lambda q, y=y: given(q, y), x)[1](g)[0] for g, x, y in zip(gh, p, w, strict=True)])
 
 
-@_lstm.register_fake
-def _(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
+def _shapes(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
     small = (*p.shape[:-1], w.shape[-1])
     return p.new_empty(small), torch.empty_like(p), p.new_empty(small)
 
 
-@_lstm_backward.register_fake
-def _(gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, how: str) -> Tensor:
-    return torch.empty_like(acts)
-
-
-@_lstm.register_kernel("cuda")
-def _(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
+def _triton() -> Any:
     from fedmix.kernels import lstm_triton
 
-    return lstm_triton.lstm(p, w, how)
+    return lstm_triton
 
 
-@_lstm_backward.register_kernel("cuda")
-def _(gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, how: str) -> Tensor:
-    from fedmix.kernels import lstm_triton
-
-    return lstm_triton.lstm_backward(gh, acts, c, w, how)
-
-
-over_clients(_lstm)
-over_clients(_lstm_backward)
+_op = operator(_lstm, _shapes, lambda *args: _triton().lstm(*args))
+_op_backward = operator(
+    _lstm_backward,
+    lambda gh, acts, *_: torch.empty_like(acts),
+    lambda gh, acts, c, p, w, how: _triton().lstm_backward(gh, acts, c, w, how),
+)
 
 
 class _Gradient(torch.autograd.Function):
@@ -116,7 +104,7 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def forward(gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, how: str) -> Tensor:
-        return _lstm_backward(gh[None], acts[None], c[None], p[None], w[None], how)[0]
+        return _op_backward(gh[None], acts[None], c[None], p[None], w[None], how)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -130,7 +118,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
-        h, acts, c = _lstm(p[None], w[None], how)
+        h, acts, c = _op(p[None], w[None], how)
         return h[0], acts[0], c[0]
 
     @staticmethod

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmix.kernels.clients import over_clients
+from fedmix.kernels.operators import operator
 
 
 def largest(x: Tensor) -> Tensor:
@@ -19,7 +19,7 @@ def largest(x: Tensor) -> Tensor:
     Written out it is a number from 0 to 3, else a position in the image.
     """
     if not written_out(x):
-        return _largest(x.detach())
+        return _largest_op(x.detach())
     a, b, c, d = _quarters(x)
     above, below = _later(a, b), _later(c, d)
     lower = _later(torch.where(above, b, a), torch.where(below, d, c))
@@ -43,7 +43,6 @@ def _quarters(x: Tensor) -> tuple[Tensor, ...]:
     return tuple(x[..., i:height:2, j:width:2] for i in (0, 1) for j in (0, 1))
 
 
-@torch.library.custom_op("fedmix::largest", mutates_args=())
 def _largest(x: Tensor) -> Tensor:
     (height, width), row = _halves(x), x.shape[-1]
     left, right = x[..., : 2 * height, 0 : 2 * width : 2], x[..., : 2 * height, 1 : 2 * width : 2]
@@ -54,12 +53,10 @@ def _largest(x: Tensor) -> Tensor:
     return (corner + row * down).add_(beside)
 
 
-@torch.library.custom_op("fedmix::pick", mutates_args=())
 def _pick(x: Tensor, which: Tensor) -> Tensor:
     return x.flatten(-2).gather(-1, which.flatten(-2)).view(which.shape)
 
 
-@torch.library.custom_op("fedmix::put", mutates_args=())
 def _put(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
     put = g.new_zeros(*g.shape[:-2], height * width).scatter_(-1, which.flatten(-2), g.flatten(-2))
     return put.view(*g.shape[:-2], height, width)
@@ -69,23 +66,9 @@ def _halves(x: Tensor) -> tuple[int, int]:
     return x.shape[-2] // 2, x.shape[-1] // 2
 
 
-@_largest.register_fake
-def _(x: Tensor) -> Tensor:
-    return x.new_empty(*x.shape[:-2], *_halves(x), dtype=torch.int64)
-
-
-@_pick.register_fake
-def _(x: Tensor, which: Tensor) -> Tensor:
-    return x.new_empty(which.shape)
-
-
-@_put.register_fake
-def _(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
-    return g.new_empty(*g.shape[:-2], height, width)
-
-
-for _op in (_largest, _pick, _put):
-    over_clients(_op)
+_largest_op = operator(_largest, lambda x: x.new_empty(*x.shape[:-2], *_halves(x), dtype=torch.int64))
+_pick_op = operator(_pick, lambda x, which: x.new_empty(which.shape))
+_put_op = operator(_put, lambda g, which, height, width: g.new_empty(*g.shape[:-2], height, width))
 
 
 def _later(first: Tensor, second: Tensor) -> Tensor:
@@ -99,7 +82,7 @@ class _Pick(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, which: Tensor) -> Tensor:
         if not written_out(x):
-            return _pick(x, which)
+            return _pick_op(x, which)
         a, b, c, d = _quarters(x)
         return torch.where(which < 2, torch.where(which == 0, a, b), torch.where(which == 2, c, d))
 
@@ -127,7 +110,7 @@ class _Put(torch.autograd.Function):
     @staticmethod
     def forward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
         if not written_out(g):
-            return _put(g, which, height, width)
+            return _put_op(g, which, height, width)
         here = torch.arange(4, device=g.device).view(2, 1, 2)
         spread = torch.where(which[..., :, None, :, None] == here, g[..., :, None, :, None], 0)
         put = spread.reshape(*g.shape[:-2], 2 * g.shape[-2], 2 * g.shape[-1])

@@ -1,0 +1,44 @@
+"""Operators of our own, which a compiler takes as they are, and which `vmap` can have work for many clients at once.
+
+The tensors of an operator lead with an axis of clients; an axis that is mapped joins it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def operator(plain: Callable[..., Any], shapes: Callable[..., Any], cuda: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """`torch.ops.fedmix.<name of plain>`, computed by `plain`, or on a GPU by `cuda`; `shapes` makes empty results.
+
+    `torch.library.custom_op` does the same; but it goes through much more Python at every call, and at the first one loads the
+    compiler, needed or not.
+    """
+    name = plain.__name__.removeprefix("_")
+    full = f"fedmix::{name}"
+    torch.library.define(full, torch.library.infer_schema(plain, mutates_args=()), tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.impl(full, "default", plain)
+    torch.library.register_fake(full, shapes)
+    if cuda is not None:
+        torch.library.impl(full, "cuda", cuda)
+    op: Callable[..., Any] = getattr(torch.ops.fedmix, name).default
+    torch.library.register_vmap(full, _over_clients(op))
+    return op
+
+
+def _over_clients(op: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        def folded(value: Any, dim: int | None) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            mapped = value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+            return mapped.flatten(0, 1)
+
+        result = op(*[folded(value, dim) for value, dim in zip(args, dims, strict=True)])
+        if isinstance(result, Tensor):
+            return result.unflatten(0, (info.batch_size, -1)), 0
+        return tuple(r.unflatten(0, (info.batch_size, -1)) for r in result), (0,) * len(result)
+
+    return rule

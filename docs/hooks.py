@@ -37,6 +37,7 @@ SAYS = {
     "objective.per": "One mean for a whole batch, or one for each sample.",
     "objective.mu": "μ, the weight of FedProx's term. 0 leaves it out.",
     "objective.layer": "Mix hidden states after so many layers. 0 mixes inputs.",
+    "objective.third": "What ℓ3 is multiplied by: 1 is its right size, 0 leaves it out.",
     "objective.scale": "How ℓ3 is weighted: λ, as in the paper's proposition, or λ(1−λ), as in its algorithm.",
     "objective.expand": "Expand the `loss`, as the paper does, or the `logits`, which cannot diverge.",
     "training.clients_per_round": "K, the number of clients that train in a round.",

@@ -1,13 +1,13 @@
 """FedMix against textbooks: double backward, finite differences, linearity, and the order of its error."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor
 
-from fedmix import FedMix, GlobalMix, NaiveMix, models
+from fedmix import BadInput, FedMix, GlobalMix, NaiveMix, models
 from fedmix.models import Model
 from fedmix.types import Batch, Params
 from tests.synthetic import model_and_batch
@@ -49,6 +49,24 @@ def test_gradient_equals_double_backward(kind: str, B: int, scale: Literal["prop
     expected = grad(textbook, params)
     for name, g in grad(ours, params).items():
         torch.testing.assert_close(g, expected[name], rtol=1e-6, atol=1e-9)
+
+
+def test_the_third_term_times_something() -> None:
+    """At 0 the loss is ℓ1 + ℓ2, or the logits are those at (1−λ)x; between, the loss is linear in `third`."""
+    model, params, batch = model_and_batch("digits_cnn", 5)
+    assert batch.mean_y is not None
+
+    def value(**how: Any) -> Tensor:
+        return FedMix(0.2, **how)(model, params, NONE, batch)
+
+    log_p = torch.log_softmax(model(params, 0.8 * batch.x, batch.key), -1)
+    without = -((0.8 * batch.y + 0.2 * batch.mean_y) * log_p).sum(-1).mean()
+    torch.testing.assert_close(value(third=0.0), without)
+    torch.testing.assert_close(value(third=0.0, expand="logits"), without)
+    torch.testing.assert_close(value(third=0.1), without + 0.1 * (value() - without))
+    assert float((value(third=0.1, expand="logits") - without).abs()) > 0
+    with pytest.raises(BadInput, match="third=-1 multiplies ℓ3; it must be 0 or more"):
+        FedMix(0.2, third=-1)
 
 
 @pytest.mark.parametrize("B", [1, 10, 32])

@@ -19,18 +19,22 @@ class FedMix(Objective):
     ℓ3 is the mean over samples of each sample's own directional derivative along x̄, by forward mode. `scale="algorithm"` takes
     Algorithm 2's literal λ·∂ℓ1/∂x, which is (1−λ) times Proposition 1's. `expand="logits"` puts the expansion into the logits,
     z = f(x') + λ·∂f/∂x·x̄, and keeps the loss exact, (1−λ)·ℓ(z, y) + λ·ℓ(z, ȳ): the same to O(λ²), but bounded below.
+    `third` multiplies the derivative, to learn what it is worth: 0 leaves it out, 1/B is the size that averaging it twice gives.
     """
 
     lam: float
     scale: Literal["proposition", "algorithm"] = "proposition"
     expand: Literal["loss", "logits"] = "loss"
     per: MeansPer = "batch"
+    third: float = 1.0
 
     def __post_init__(self) -> None:
         ratio("FedMix", self.lam)
         one_of("FedMix", "scale", self.scale, "proposition", "algorithm")
         one_of("FedMix", "expand", self.expand, "loss", "logits")
         one_of("FedMix", "per", self.per, "batch", "sample")
+        if not 0 <= self.third < float("inf"):
+            raise BadInput(f"FedMix: third={self.third} multiplies ℓ3; it must be 0 or more")
         if self.scale == "algorithm" and self.expand == "logits":
             raise BadInput("FedMix: scale='algorithm' speaks of the loss expansion; with expand='logits' leave scale out")
 
@@ -43,8 +47,8 @@ class FedMix(Objective):
         x = (1 - lam) * batch.x
         logits, tangent = model.along(params, x, mean_x, batch.key)
         if self.expand == "logits":
-            z = logits + lam * tangent
+            z = logits + self.third * lam * tangent
             return batch_mean((1 - lam) * loss(z, batch.y) + lam * loss(z, mean_y), batch.mask)
         own, slope = jvp(lambda z: loss(z, batch.y), (logits,), (tangent,))[:2]
-        weight = lam if self.scale == "proposition" else lam * (1 - lam)
+        weight = self.third * (lam if self.scale == "proposition" else lam * (1 - lam))
         return batch_mean((1 - lam) * own + lam * loss(logits, mean_y) + weight * slope, batch.mask)

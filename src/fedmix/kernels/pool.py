@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedmix.kernels.operators import operator
 
@@ -44,13 +45,8 @@ def _quarters(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def _largest(x: Tensor) -> Tensor:
-    (height, width), row = _halves(x), x.shape[-1]
-    left, right = x[..., : 2 * height, 0 : 2 * width : 2], x[..., : 2 * height, 1 : 2 * width : 2]
-    across, best = _later(left, right), torch.maximum(left, right)
-    down = _later(best[..., 0::2, :], best[..., 1::2, :])
-    beside = (down & across[..., 1::2, :]) | (~down & across[..., 0::2, :])
-    corner = 2 * row * torch.arange(height, device=x.device)[:, None] + 2 * torch.arange(width, device=x.device)
-    return (corner + row * down).add_(beside)
+    which = F.max_pool2d(x.reshape(-1, *x.shape[-2:]), 2, return_indices=True)[1]
+    return which.view(*x.shape[:-2], *which.shape[-2:])
 
 
 def _pick(x: Tensor, which: Tensor) -> Tensor:
@@ -115,7 +111,7 @@ class _Put(torch.autograd.Function):
         spread = torch.where(which[..., :, None, :, None] == here, g[..., :, None, :, None], 0)
         put = spread.reshape(*g.shape[:-2], 2 * g.shape[-2], 2 * g.shape[-1])
         odd = height - put.shape[-2], width - put.shape[-1]
-        return torch.nn.functional.pad(put, (0, odd[1], 0, odd[0])) if any(odd) else put
+        return F.pad(put, (0, odd[1], 0, odd[0])) if any(odd) else put
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

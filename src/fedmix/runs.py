@@ -32,11 +32,10 @@ import torch
 from torch import Tensor
 
 from fedmix import __version__
-from fedmix.data import FederatedData
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import Experiment
-from fedmix.federation import Federation, Round
+from fedmix.federation import Federation, Round, Rounds
 from fedmix.files import write_whole
 
 CHECKPOINT_SECONDS = 5.0
@@ -52,10 +51,13 @@ class Interrupted(FedmixError):
 
 
 class Run:
-    """A run in a folder of its own, such as `out / experiment.id`; `Run.open(folder)` goes on with one."""
+    """A run in a folder of its own, such as `out / experiment.id`; `Run.open(folder)` goes on with one.
 
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
-        self.experiment, self.folder = experiment, folder
+    `build` makes what trains, where that is not the experiment's own federation.
+    """
+
+    def __init__(self, experiment: Experiment, folder: Path, build: Callable[[], Rounds] | None = None) -> None:
+        self.experiment, self.folder, self.build = experiment, folder, build
         self._means: str | None = None  # the file of released means that is known to be whole
 
     @staticmethod
@@ -145,15 +147,15 @@ class Run:
             "restore it (only rounds may grow), or start a new run elsewhere"
         )
 
-    def _begin(self, root: Path | None, command: str) -> tuple[Federation, float]:
+    def _begin(self, root: Path | None, command: str) -> tuple[Rounds, float]:
         """The federation at the round it had reached, and the seconds spent so far."""
         for left in self.folder.glob(".*.partial"):
             left.unlink()  # by a process that was killed in mid-write
-        federation = self.experiment.federation(root)
+        federation = self.build() if self.build else self.experiment.federation(root)
         saved = self._saved()
         if saved is None:
             write_whole(self.folder / "environment.json", _json(environment(federation.device, command)))
-            write_whole(self.folder / "clients.json", _clients(federation.data))
+            write_whole(self.folder / "clients.json", _clients(federation))
             write_whole(self.folder / "metrics.jsonl", b"")
             write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())
             return federation, 0.0
@@ -184,7 +186,7 @@ class Run:
         except (SafetensorError, OSError) as error:
             raise BadInput(f"{path} is damaged ({error}); delete checkpoint.safetensors to start this run anew") from None
 
-    def _checkpoint(self, federation: Federation, seconds: float) -> None:
+    def _checkpoint(self, federation: Rounds, seconds: float) -> None:
         """Write what the next round depends on: a new version of the released means first; the old one goes last."""
         from safetensors.torch import save
 
@@ -211,9 +213,9 @@ class Run:
             )
         write_whole(path, "".join(line + "\n" for line in lines).encode())
 
-    def _finish(self, federation: Federation) -> dict[str, Any]:
+    def _finish(self, federation: Rounds) -> dict[str, Any]:
         if federation.data.test_clients is not None:
-            write_whole(self.folder / "clients.json", _clients(federation.data, federation.evaluate_clients().scores.tolist()))
+            write_whole(self.folder / "clients.json", _clients(federation, federation.evaluate_clients().scores.tolist()))
         lines = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
         summary = summarise(lines, self.experiment)
         write_whole(self.folder / "summary.json", _json(summary))
@@ -261,11 +263,11 @@ def privacy(experiment: Experiment) -> str:
     return f"No formal guarantee: means of m={how.m} samples with {noise}, labels without; weight updates carry none either."
 
 
-def _line(done: Round, federation: Federation, seconds: float) -> dict[str, Any]:
+def _line(done: Round, federation: Rounds, seconds: float) -> dict[str, Any]:
     total = federation.traffic
     sent = {"bytes_up": total.up, "bytes_down": total.down, **{k: v for k, v in asdict(total).items() if k != "pool"}}
     scores = {name: value if math.isfinite(value) else None for name, value in (done.metrics or {}).items()}
-    return {"round": done.round, **scores, "local_loss": done.local_loss, "seconds": round(seconds, 3), **sent}
+    return {"round": done.round, **scores, "local_loss": done.local_loss, "seconds": round(seconds, 3), **sent, **done.notes}
 
 
 def _round_of(line: str) -> int | None:
@@ -280,14 +282,9 @@ def _identity(experiment: Experiment) -> str:
     return experiment.with_settings({"rounds": 1}).id
 
 
-def _clients(data: FederatedData, scores: list[float] | None = None) -> bytes:
+def _clients(federation: Rounds, scores: list[float] | None = None) -> bytes:
     """Who holds how much, and the last model's score on each client's own test samples where that is known."""
-    counts = data.class_counts()
-    clients = {
-        "classes": data.classes,
-        "sizes": data.clients.sizes.tolist(),
-        "counts": [] if counts is None else counts.tolist(),
-    }
+    clients = federation.holdings()
     if scores is not None:
         clients["scores"] = [score if math.isfinite(score) else None for score in scores]
     return _json(clients, indent=None)
@@ -327,7 +324,7 @@ def _commit() -> str:
     return said.stdout.strip()
 
 
-def _gallery(federation: Federation, path: Path) -> None:
+def _gallery(federation: Rounds, path: Path) -> None:
     """Some of the means that this run exchanges, beside the single samples that m=1 would have sent."""
     data, exchange = federation.data, federation.exchange
     if exchange is None or federation.needs.layer or exchange.how.source != "pool" or not isinstance(data.transform, Images):

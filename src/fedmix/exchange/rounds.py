@@ -1,6 +1,6 @@
 """The exchange over the rounds of a run: who resends when, who still holds an old pool, and what all that costs in bytes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,26 +82,28 @@ class MeanExchange:
         else:
             return Traffic()
         self.how.check(data.clients.sizes)
-        sent = self._collect(data, encode, due)
-        self.pending = frozenset()
+        return self.take(due, self._collect(data, encode, due), data)
+
+    def take(self, due: Array, sent: Sequence[Releases], data: FederatedData) -> Traffic:
+        """Put what these clients sent in the place of what they sent before, and rebuild the pool."""
+        kept = [] if self.releases is None else [self.releases.without(due)]
+        self.releases = Releases.joined([*kept, *sent])
+        self.pending -= frozenset(due.tolist())
         self.version += 1
         self.pool = self._pool(data)
         if self.how.source != "pool":
             return Traffic()
-        return Traffic(means_up=sent, pool=self.pool.bytes)
+        return Traffic(means_up=sum(Means(part.x, part.y).bytes for part in sent), pool=self.pool.bytes)
 
-    def _collect(self, data: FederatedData, encode: Callable[[Array], Tensor], due: Array) -> int:
-        """Take the releases of the clients that are due; the bytes they sent."""
+    def _collect(self, data: FederatedData, encode: Callable[[Array], Tensor], due: Array) -> list[Releases]:
+        """The releases of the clients that are due."""
         own = self.how.source == "own"
         how = replace(self.how, cutoff=1, noise=0.0) if own else self.how  # own means never leave their client
-        sent = release_all(
+        return release_all(
             due, data, how, encode,
             grouping=lambda clients: streams(self.seed, "split", clients, self.epoch[clients]),
             noise=lambda clients: streams(self.seed, "release-noise", clients, self.version),
         )  # fmt: skip
-        kept = [] if self.releases is None else [self.releases.without(due)]
-        self.releases = Releases.joined(kept + sent)
-        return sum(Means(part.x, part.y).bytes for part in sent)
 
     def _pool(self, data: FederatedData) -> Pool:
         assert self.releases is not None
@@ -122,6 +124,11 @@ class MeanExchange:
         self.holds[lacking] = self.version
         travels = self.how.source == "pool"
         return Traffic(means_down=self.pool.bytes * len(lacking) if travels else 0)
+
+    def lost(self, clients: Iterable[int]) -> None:
+        """Take note that these clients no longer hold any version."""
+        self.holds = self.holds.copy()
+        self.holds[list(clients)] = 0
 
     def entries_for(self, client: int) -> Array:
         """The pool's entries that a client may draw."""

@@ -14,6 +14,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError, create_model, model_validator
+from torch import nn
 
 from fedmix import data, models
 from fedmix.data import FederatedData
@@ -27,7 +28,7 @@ from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Obj
 from fedmix.training import Training
 
 DATA: dict[str, Callable[..., FederatedData]] = {
-    f.__name__: f for f in (data.digits, data.cifar10, data.cifar100, data.femnist, data.shakespeare, data.diabetes)
+    f.__name__: f for f in (data.digits, data.cifar10, data.cifar100, data.femnist, data.shakespeare, data.diabetes, data.own)
 }
 MODELS: dict[str, Callable[..., Any]] = {
     f.__name__: f for f in (models.digits_cnn, models.lenet, models.vgg, models.charlstm, models.mlp)
@@ -212,20 +213,23 @@ class Experiment(_Section):
         at = {"root": root} if root and "root" in inspect.signature(load).parameters else {}
         return load(**spec, **at, seed=self.seed)
 
-    def federation(self, root: Path | None = None) -> Federation:
-        """Everything built, ready to run. `root` is a folder with the hub's files, where data is not to be downloaded."""
-        federated = self.build_data(root)
+    def build_module(self, federated: FederatedData) -> nn.Module:
+        """The model for this data, initialised by the seed."""
         spec: dict[str, Any] = self.model.model_dump()
         build, how = MODELS[spec.pop("name")], spec.pop("initialise")
         known = {"classes": federated.outputs, "outputs": federated.outputs, "inputs": math.prod(federated.input_shape)}
         sizes = {k: v for k, v in known.items() if k in inspect.signature(build).parameters}
         try:
-            module = initialised(lambda: build(**spec, **sizes), self.seed, how)
+            return initialised(lambda: build(**spec, **sizes), self.seed, how)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise BadInput(f"[model] {spec} cannot be built: {error}") from error
+
+    def federation(self, root: Path | None = None) -> Federation:
+        """Everything built, ready to run. `root` is a folder with the hub's files, where data is not to be downloaded."""
+        federated = self.build_data(root)
         engine: dict[str, Any] = self.engine.model_dump()
         return Federation(
-            module,
+            self.build_module(federated),
             federated,
             self.build_objective(),
             Training(**self.training.model_dump()),

@@ -4,14 +4,14 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
@@ -19,6 +19,8 @@ from fedmix.errors import BadInput, FedmixError
 from fedmix.exchange import MeanExchange, Releases, Traffic
 from fedmix.federation import Rounds, device_named
 from fedmix.flower import wire
+from fedmix.flower.post import POLL_SECONDS, Post, content_of
+from fedmix.flower.roster import Roster, TooFew
 from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
 from fedmix.flower.wire import Presence, Rejected
@@ -27,12 +29,7 @@ from fedmix.rng import stream
 from fedmix.runs import Run
 from fedmix.server import Updates, average
 
-POLL_SECONDS = 0.5
 log = logging.getLogger("fedmix.flower")
-
-
-class TooFew(FedmixError):
-    """Not enough clients were there, or replied well."""
 
 
 def server_app(task: Task) -> ServerApp:
@@ -41,7 +38,7 @@ def server_app(task: Task) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(grid, task, Settings.of(context.run_config), context.run_config)
+        serve(grid, task, context.run_config)
 
     return app
 
@@ -51,8 +48,9 @@ def folder_of(task: Task, out: Path) -> Path:
     return out / f"{task.experiment.id}-flower"
 
 
-def serve(grid: Grid, task: Task, settings: Settings, config: Mapping[str, Any]) -> dict[str, Any]:
+def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:
     """Run a task to its end, from its checkpoint if there is one; the summary."""
+    settings = Settings.of(config)
     folder = folder_of(task, Path(settings.out))
     folder.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(folder / "federation.log")
@@ -60,9 +58,8 @@ def serve(grid: Grid, task: Task, settings: Settings, config: Mapping[str, Any])
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
-        return Run(task.experiment, folder, lambda: Remote(grid, task, settings, config)).execute(
-            lambda line: log.info("round %s: %s", line["round"], json.dumps(line)), checkpoint_seconds=0.0
-        )
+        run = Run(task.experiment, folder, lambda: Remote(grid, task, settings, config))
+        return run.execute(lambda line: log.info("%s", json.dumps(line)), checkpoint_seconds=0.0)
     except FedmixError as error:
         log.error("%s", error)
         raise
@@ -74,8 +71,7 @@ def serve(grid: Grid, task: Task, settings: Settings, config: Mapping[str, Any])
 class Remote(Rounds):
     """The rounds of a federation whose clients are nodes of a Flower grid.
 
-    `members` are the clients that are there, by number: their node and what they last said of themselves. `settled` is the
-    digest of the data for which a client was last asked for means, 0 if it never was.
+    `settled` is, for each client, the digest of the data for which it was last asked for means; 0 if it never was.
     """
 
     def __init__(self, grid: Grid, task: Task, settings: Settings, config: Mapping[str, Any]) -> None:
@@ -86,193 +82,25 @@ class Remote(Rounds):
         exchange = MeanExchange(task.exchange, seed, settings.clients) if task.exchange else None
         device = device_named(task.experiment.engine.device)
         super().__init__(task.model(tests), task.objective, training, tests, exchange, seed, device)
-        self.grid, self.settings = grid, settings
-        self.members: dict[int, tuple[int, Presence]] = {}
+        self.settings = settings
         self.settled = np.zeros(settings.clients, np.int64)
-        self.unwelcome: dict[int, int] = {}  # how often a node's answer to the roll call was no good
-        self.rejected = self.sent_up = self.sent_down = 0
-        self._gather()
+        self.rejected = 0
+        self._traffic = Traffic()
+        self.post = Post(grid)
+        self.roster = Roster(self.post, settings.clients, settings.attempts)
+        self._welcome(self.roster.gather(settings.enough, settings.join_timeout))
 
     def holdings(self) -> dict[str, Any]:
         """Classes and their counts stay with the clients."""
-        sizes = [self.members[k][1].samples if k in self.members else 0 for k in range(self.settings.clients)]
+        known = self.roster.presence
+        sizes = [known[k].samples if k in known else 0 for k in range(self.settings.clients)]
         return {"classes": None, "sizes": sizes, "counts": []}
 
-    # Who is there
-
-    def _gather(self) -> None:
-        """Wait until enough clients are there."""
-        deadline = time.monotonic() + self.settings.join_timeout
-        while True:
-            if len(list(self.grid.get_node_ids())) >= self.settings.enough:
-                self._call_roll()
-            if len(self.members) >= self.settings.enough:
-                return
-            if time.monotonic() > deadline:
-                raise TooFew(
-                    f"{len(self.members)} of {self.settings.enough} clients came within {self.settings.join_timeout:g} s; "
-                    "start the others, or lower min-clients"
-                )
-            time.sleep(POLL_SECONDS)
-
-    def _call_roll(self) -> None:
-        """Ask nodes that are new who they are, and strike off those that are gone."""
-        online = set(self.grid.get_node_ids())
-        for client in [k for k, (node, _) in self.members.items() if node not in online]:
-            log.warning("client %s is gone", client)
-            del self.members[client]
-        known = {node for node, _ in self.members.values()}
-        new = [node for node in online - known if self.unwelcome.get(node, 0) < self.settings.attempts]
-        replies = self._ask("query.join", {node: RecordDict() for node in new}, min(self.settings.timeout, 60.0))
-        for node in new:
-            content = self._content(f"node {node}", replies.get(node))
-            try:
-                if content is None:
-                    raise Rejected("it did not say who it is")
-                self._welcome(node, Presence.read(content, self.settings.clients))
-            except Rejected as error:
-                self.unwelcome[node] = self.unwelcome.get(node, 0) + 1
-                log.warning("node %s is not let in: %s", node, error)
-
-    def _welcome(self, node: int, presence: Presence) -> None:
-        client = presence.client
-        if client in self.members:
-            log.warning("node %s says that it is client %s, which is another node that is there; it has to wait", node, client)
-            return
-        self.members[client] = node, presence
-        log.info("client %s is there, as node %s, with %s samples", client, node, presence.samples)
-        if self.exchange:
-            self.exchange.lost([client])
-            if not self._released(client):
-                self.settled[client] = 0  # its policy may be another one now
-            self._notice(presence)
-
-    def _notice(self, presence: Presence) -> None:
-        """Take note of what a client says of itself: its data may have changed since it was last asked for means."""
-        client = presence.client
-        self.members[client] = self.members[client][0], presence
-        if self.exchange and self.settled[client] not in (0, presence.digest) and client not in self.exchange.pending:
-            log.info("the data of client %s changed", client)
-            self.exchange.changed([client])
-
-    def _released(self, client: int) -> bool:
-        releases = self.exchange.releases if self.exchange else None
-        return releases is not None and client in releases.owner
-
-    # Messages
-
-    def _ask(self, kind: str, contents: Mapping[int, RecordDict], timeout: float) -> dict[int, Message]:
-        """Send each node its message, and wait for the replies; by node, since an error's sender is not the node."""
-        if not contents:
-            return {}
-        deadline = time.monotonic() + timeout
-        messages = [
-            Message(c, dst_node_id=n, message_type=kind, ttl=timeout, group_id=str(self.round)) for n, c in contents.items()
-        ]
-        self.sent_down += sum(wire.size(content) for content in contents.values())
-        waiting = dict(zip(self.grid.push_messages(messages), contents, strict=True))
-        replies: dict[int, Message] = {}
-        while waiting:
-            for reply in self.grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id)
-                replies[node] = reply
-                self.sent_up += wire.size(reply.content) if reply.has_content() else 0
-            if not waiting or time.monotonic() > deadline:
-                break
-            time.sleep(POLL_SECONDS)
-        return replies
-
-    def _content(self, who: str, reply: Message | None) -> RecordDict | None:
-        """What a reply says, or None if there is none, with a line in the log."""
-        if reply is None:
-            log.warning("round %s: no reply from %s in time", self.round + 1, who)
-        elif reply.has_error():
-            log.warning("round %s: no reply from %s: %.300s", self.round + 1, who, reply.error.reason)
-        elif (reason := wire.refused(reply.content)) is not None:
-            log.warning("round %s: %s refuses: %s", self.round + 1, who, reason)
-        else:
-            return reply.content
-        return None
-
-    def _reject(self, client: int, error: Rejected) -> None:
-        self.rejected += 1
-        log.warning("round %s: a reply of client %s is rejected: %s", self.round + 1, client, error)
-
-    # The exchange
-
-    def _exchange_means(self) -> Traffic:
-        """Have those clients send means that are due, and pool them."""
-        exchange, layer = self.exchange, self.needs.layer
-        assert exchange is not None
-        new = [k for k in self.members if not self.settled[k]]
-        changed = [k for k in exchange.pending if k in self.members]
-        waits = len(exchange.pending) / self.settings.clients < exchange.how.wait
-        due = sorted(self.members) if layer else sorted({*new, *([] if waits else changed)})
-        sent, done = self._collect(due)
-        traffic = Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * len(due) if layer else 0)
-        if layer:
-            done = list(range(self.settings.clients))  # states of an older encoder are of no use
-        if sent or any(self._released(k) for k in done):
-            traffic = traffic + exchange.take(np.array(done), sent, self.data)
-            log.info(
-                "round %s: version %s of the pool has %s entries", self.round + 1, exchange.version, len(exchange.pool or ())
-            )
-        if exchange.pool is None:
-            raise TooFew("no client has sent means, without which this objective cannot train; the log says why")
-        return traffic
-
-    def _collect(self, due: list[int]) -> tuple[list[Releases], list[int]]:
-        """The means of the clients that are due, and those of them that need not be asked again."""
-        exchange, how = self.exchange, self.exchange.how if self.exchange else None
-        assert exchange is not None and how is not None
-        question = json.dumps({k: v for k, v in asdict(how).items() if k in ("m", "split", "cutoff", "noise")})
-        layer = self.needs.layer
-        head = self.model.head(layer) if layer else None
-        shape = tuple(head(self.params, self.data.inputs(self.data.test_x[:1]).to(self.device)).shape[1:]) if head else tuple(
-            self.data.units(self.data.test_x[:1]).shape[1:]
-        )  # fmt: skip
-        contents = {}
-        for k in due:
-            about = ConfigRecord({"exchange": question, "epoch": int(exchange.epoch[k]) + (k in exchange.pending) * 0})
-            contents[self.members[k][0]] = RecordDict(
-                {"about": about} | ({"weights": wire.pack({n: self.params[n] for n in head.names})} if head else {})
-            )
-        replies = self._ask("query.means", contents, self.settings.timeout)
-        sent, done = [], []
-        for k in due:
-            node, presence = self.members[k]
-            if node not in replies or replies[node].has_error():
-                self._content(f"client {k}", replies.get(node))
-                continue
-            done.append(k)
-            content = self._content(f"client {k}", replies[node])
-            if content is None:
-                self.settled[k] = presence.digest
-                continue
-            try:
-                now = Presence.read(content, self.settings.clients)
-                if now.client != k:
-                    raise Rejected(f"it says that it is client {now.client} now")
-                self.settled[k] = now.digest
-                self._notice(now)
-                if wire.said(content, "m", int):
-                    means = wire.read_means(content, how, now.samples, shape, self.data.outputs, self.data.classes is not None)
-                    sent.append(Releases(np.full(len(means.x), k), *means))
-                else:
-                    log.info("round %s: client %s is below the cut-off and sends no means", self.round + 1, k)
-            except (Rejected, BadInput) as error:
-                self._reject(k, Rejected(str(error)))
-                self.settled[k] = presence.digest
-                if self._released(k):
-                    done.remove(k)  # what it sent before stays
-        return sent, done
-
-    # A round
-
     def _train_round(self) -> tuple[float, Traffic]:
+        self._traffic = Traffic()
         for attempt in range(1, self.settings.attempts + 1):
             try:
-                return self._try_round()
+                return self._try_round(), self._traffic
             except TooFew as error:
                 log.warning("round %s, attempt %s: %s", self.round + 1, attempt, error)
                 if attempt == self.settings.attempts:
@@ -280,106 +108,190 @@ class Remote(Rounds):
                 time.sleep(POLL_SECONDS)
         raise AssertionError
 
-    def _try_round(self) -> tuple[float, Traffic]:
-        self._call_roll()
-        traffic = self._exchange_means() if self.exchange else Traffic()
-        chosen = self._choose()
-        updates, sent = self._collect_updates(chosen)
-        least = math.ceil(self.settings.min_share * self.training.clients_per_round)
+    def _try_round(self) -> float:
+        self._welcome(self.roster.call())
+        if self.exchange:
+            self._exchange_means(self.exchange)
+        wanted = self.training.clients_per_round
+        chosen = self._choose(wanted)
+        updates = self._collect_updates(chosen)
+        least = math.ceil(self.settings.min_share * wanted)
         if len(updates) < least:
-            raise TooFew(f"{len(updates)} of {self.training.clients_per_round} clients replied well, and {least} are needed")
-        samples = {k: u.presence.samples for k, u in updates.items()}
+            raise TooFew(f"{len(updates)} of {wanted} clients replied well, and {least} are needed")
+        samples = {k: update.presence.samples for k, update in updates.items()}
         self.params, loss = average((_chunk(k, updates[k], self.device) for k in chosen if k in updates), samples)
         for update in updates.values():
             self._notice(update.presence)
         self.notes = {
-            "asked": len(chosen), "replied": len(updates), "rejected": self.rejected, "clients": len(self.members),
+            "asked": len(chosen), "replied": len(updates), "rejected": self.rejected, "clients": len(self.roster),
             "pool_version": self.exchange.version if self.exchange else 0,
-            "sent_up": self.sent_up, "sent_down": self.sent_down,
+            "sent_up": self.post.up, "sent_down": self.post.down,
         }  # fmt: skip
-        return loss, traffic + sent
+        return loss
 
-    def _choose(self) -> list[int]:
+    def _choose(self, count: int) -> list[int]:
         """The clients that every engine would choose; for those that are not there, others that are."""
-        count = self.training.clients_per_round
-        drawn = choose_clients(self.seed, self.round, self.settings.clients, count).tolist()
-        here = [k for k in drawn if k in self.members]
-        others = sorted(set(self.members) - set(here))
-        instead = stream(self.seed, "substitutes", self.round).permutation(others)[: count - len(here)].tolist()
+        drawn: list[int] = choose_clients(self.seed, self.round, self.settings.clients, count).tolist()
+        here = [k for k in drawn if k in self.roster]
+        others = sorted(set(self.roster.node) - set(here))
+        instead: list[int] = stream(self.seed, "substitutes", self.round).permutation(others)[: count - len(here)].tolist()
         return here + instead
 
-    def _collect_updates(self, chosen: list[int]) -> tuple[dict[int, wire.Update], Traffic]:
+    def _reject(self, client: int, error: Exception) -> None:
+        self.rejected += 1
+        log.warning("round %s: a reply of client %s is rejected: %s", self.round + 1, client, error)
+
+    # What clients say of themselves
+
+    def _welcome(self, came: list[int]) -> None:
+        """A client that came holds no pool yet; one that has sent nothing is asked for means, for its policy may be another."""
+        for client in came:
+            if self.exchange:
+                self.exchange.lost([client])
+                if not self._has_sent(client):
+                    self.settled[client] = 0
+            self._notice(self.roster.presence[client])
+
+    def _notice(self, presence: Presence) -> None:
+        """A client's data may have changed since it was last asked for means."""
+        client = presence.client
+        self.roster.presence[client] = presence
+        if self.exchange and self.settled[client] not in (0, presence.digest) and client not in self.exchange.pending:
+            log.info("the data of client %s changed", client)
+            self.exchange.changed([client])
+
+    def _has_sent(self, client: int) -> bool:
+        return self.exchange is not None and self.exchange.releases is not None and client in self.exchange.releases.owner
+
+    # The exchange
+
+    def _exchange_means(self, exchange: MeanExchange) -> None:
+        """Have those clients send means that are due, and pool them."""
+        layer, here = self.needs.layer, sorted(self.roster.node)
+        waits = len(exchange.pending) / self.settings.clients < exchange.how.wait
+        due = [k for k in here if layer or not self.settled[k] or (k in exchange.pending and not waits)]
+        if layer:
+            self._traffic += Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * len(due))
+        sent, done = self._collect_means(exchange, due)
+        if layer:
+            done = list(range(self.settings.clients))  # states of an older encoder are of no use
+        if sent or any(self._has_sent(k) for k in done):
+            self._traffic += exchange.take(np.array(done), sent, self.data)
+            log.info(
+                "round %s: version %s of the pool has %s entries", self.round + 1, exchange.version, len(exchange.pool or ())
+            )
+        if exchange.pool is None:
+            raise TooFew("no client has sent means, without which this objective cannot train")
+
+    def _collect_means(self, exchange: MeanExchange, due: list[int]) -> tuple[list[Releases], list[int]]:
+        """What the clients that are due send, and those of them for which it takes the place of what they sent before."""
+        contents = {self.roster.node[k]: self._question(exchange, k) for k in due}
+        replies = self.post.ask("query.means", contents, self.settings.timeout)
+        sent, done = [], []
+        for k in due:
+            reply, presence = replies.get(self.roster.node[k]), self.roster.presence[k]
+            content = content_of(reply, f"client {k}")
+            if reply is None or reply.has_error():
+                continue  # it is asked again in the next round
+            self.settled[k] = presence.digest
+            exchange.pending -= {k}
+            try:
+                if content is not None:
+                    sent += self._read_means(exchange, k, content)
+                done.append(k)
+            except FedmixError as error:
+                self._reject(k, error)
+        return sent, done
+
+    def _question(self, exchange: MeanExchange, client: int) -> RecordDict:
+        how = {name: value for name, value in asdict(exchange.how).items() if name in ("m", "split", "cutoff", "noise")}
+        question = RecordDict({"about": ConfigRecord({"exchange": json.dumps(how), "epoch": int(exchange.epoch[client])})})
+        if self.needs.layer:
+            question["weights"] = wire.pack({n: self.params[n] for n in self.model.head(self.needs.layer).names})
+        return question
+
+    def _read_means(self, exchange: MeanExchange, client: int, content: RecordDict) -> list[Releases]:
+        presence = Presence.read(content, self.settings.clients)
+        if presence.client != client:
+            raise Rejected(f"it says that it is client {presence.client} now")
+        self.settled[client] = presence.digest
+        self.roster.presence[client] = presence
+        if not wire.said(content, "m", int):
+            log.info("client %s is below the cut-off and sends no means", client)
+            return []
+        labels = self.data.classes is not None
+        means = wire.read_means(content, exchange.how, presence.samples, self._mean_shape(), self.data.outputs, labels)
+        return [Releases(np.full(len(means.x), client), *means)]
+
+    def _mean_shape(self) -> tuple[int, ...]:
+        sample = self.data.test_x[:1]
+        if not self.needs.layer:
+            return tuple(self.data.units(sample).shape[1:])
+        with torch.no_grad():
+            hidden = self.model.head(self.needs.layer)(self.params, self.data.inputs(sample).to(self.device))
+        return tuple(hidden.shape[1:])
+
+    # The updates
+
+    def _collect_updates(self, chosen: list[int]) -> dict[int, wire.Update]:
         """The good updates of these clients; whoever turns out to lack the pool gets it and is asked once more."""
         updates: dict[int, wire.Update] = {}
-        asked, traffic = chosen, Traffic()
-        weights = wire.pack(self.params)
-        deadline = time.monotonic() + self.settings.timeout
+        weights, deadline = wire.pack(self.params), time.monotonic() + self.settings.timeout
+        asked = chosen
         while asked:
-            contents, sent = self._work(asked, weights)
-            traffic = traffic + sent
-            replies = self._ask("train", contents, max(1.0, deadline - time.monotonic()))
+            contents = {self.roster.node[k]: self._work(k, weights) for k in asked}
+            replies = self.post.ask("train", contents, max(1.0, deadline - time.monotonic()))
             lacking = []
             for k in asked:
-                node, presence = self.members[k]
-                content = self._content(f"client {k}", replies.get(node))
-                if content is None:
-                    self._lost([k])
-                elif asked is chosen and self.exchange and _lacks(content):
+                content = content_of(replies.get(self.roster.node[k]), f"client {k}")
+                if content is None and self.exchange:
+                    self.exchange.lost([k])
+                elif content is not None and asked is chosen and self.exchange and wire.lacks(content):
                     lacking.append(k)
-                else:
-                    traffic = traffic + Traffic(models_up=self._model_bytes(0))
+                elif content is not None:
+                    self._traffic += Traffic(models_up=self._model_bytes(0))
                     try:
                         limits = self.settings.clients, self.params, self.settings.largest_update
-                        updates[k] = wire.read_update(content, self.round, presence, *limits)
+                        updates[k] = wire.read_update(content, self.round, self.roster.presence[k], *limits)
                     except Rejected as error:
                         self._reject(k, error)
-            self._lost(lacking)
+            if self.exchange and lacking:
+                log.info("round %s: clients %s lack the pool and get it again", self.round + 1, lacking)
+                self.exchange.lost(lacking)
             asked = lacking
-        return updates, traffic
+        return updates
 
-    def _lost(self, clients: Iterable[int]) -> None:
-        if self.exchange:
-            self.exchange.lost(clients)
-
-    def _work(self, clients: list[int], weights: ArrayRecord) -> tuple[dict[int, RecordDict], Traffic]:
-        """What each of these clients gets: the weights, and the pool if it does not hold it."""
+    def _work(self, client: int, weights: ArrayRecord) -> RecordDict:
+        """What a client gets: the weights, and the pool if it does not hold it."""
         exchange = self.exchange
-        contents, traffic = {}, Traffic(models_down=self._model_bytes(0) * len(clients))
-        whole = wire.pack({"x": exchange.pool.x, "y": exchange.pool.y}) if exchange and exchange.pool else None
-        for k in clients:
-            about: dict[str, int] = {"round": self.round}
-            records: dict[str, Any] = {"weights": weights}
-            if exchange and whole is not None:
-                about["pool"] = exchange.version
-                if exchange.holds[k] != exchange.version:
-                    records["pool"] = whole if not exchange.how.exclude_own else _with_entries(whole, exchange.entries_for(k))
-                traffic = traffic + exchange.deliver([k])
-            contents[self.members[k][0]] = RecordDict({"about": ConfigRecord(about), **records})  # type: ignore[dict-item]
-        return contents, traffic
+        about = ConfigRecord({"round": self.round, "pool": exchange.version if exchange else 0})
+        content = RecordDict({"about": about, "weights": weights})
+        self._traffic += Traffic(models_down=self._model_bytes(0))
+        if exchange and exchange.pool and exchange.holds[client] != exchange.version:
+            pool = {"x": exchange.pool.x, "y": exchange.pool.y}
+            if exchange.how.exclude_own:
+                pool["entries"] = torch.from_numpy(exchange.entries_for(client))
+            content["pool"] = wire.pack(pool)
+            self._traffic += exchange.deliver([client])
+        return content
 
     # Going on later
 
     def state(self) -> dict[str, Tensor]:
-        counts = torch.tensor([self.rejected, self.sent_up, self.sent_down])
+        """What every federation saves, and of which data clients have sent means."""
+        counts = torch.tensor([self.rejected, self.post.up, self.post.down])
         return super().state() | {"remote.settled": torch.from_numpy(self.settled.copy()), "remote.counts": counts}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Go on from a state; clients keep nothing of a run that ended, so they get the pool once more, but send no means."""
         super().restore(saved)
         self.settled = saved["remote.settled"].numpy().copy()
-        self.rejected, self.sent_up, self.sent_down = saved["remote.counts"].tolist()
-        self._lost(range(self.settings.clients))
-        for _, presence in list(self.members.values()):
-            self._notice(presence)
-
-
-def _lacks(content: RecordDict) -> bool:
-    about = content.get("about")
-    return isinstance(about, ConfigRecord) and "lacks" in about
-
-
-def _with_entries(pool: ArrayRecord, entries: np.ndarray[Any, Any]) -> ArrayRecord:
-    return ArrayRecord({**pool, **wire.pack({"entries": torch.from_numpy(entries)})})
+        self.rejected, up, down = saved["remote.counts"].tolist()
+        self.post.up += up
+        self.post.down += down
+        if self.exchange:
+            self.exchange.lost(range(self.settings.clients))
+        self._welcome(list(self.roster.node))
 
 
 def _chunk(client: int, update: wire.Update, device: torch.device) -> Updates:

@@ -91,6 +91,12 @@ def refused(content: RecordDict) -> str | None:
     return "".join(c if c.isprintable() else " " for c in str(about["refused"]))[:LONGEST_REASON]
 
 
+def lacks(content: RecordDict) -> bool:
+    """Whether a reply says that its client does not hold the pool."""
+    about = content.get("about")
+    return isinstance(about, ConfigRecord) and "lacks" in about
+
+
 class Presence(NamedTuple):
     """Who a node says it is: its client's number, n_k, and a digest that changes with its data."""
 

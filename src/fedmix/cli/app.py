@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedmix.cli.bench import bench_app
+from fedmix.cli.federation import federation_app
 
 app = typer.Typer(
     name="fedmix",
@@ -20,6 +21,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="The data sets: what there is, fetch it, look at it.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
+app.add_typer(federation_app, name="federation")
 
 What = Annotated[
     str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset (digits, cifar10, cifar100, femnist, shakespeare) or a file.")

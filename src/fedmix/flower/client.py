@@ -76,7 +76,7 @@ class Party:
         if type(client) is not int:
             raise BadInput(f"the node's partition-id is {client!r}; give it its client's number: --node-config 'partition-id=0'")
         policy = Policy.load(Path(str(config["policy"]))) if "policy" in config else Policy()
-        data = task.load(client, config)
+        data = task.load(client, {**context.run_config, **config})
         if len(data.clients) != 1:
             raise BadInput(f"the load function gave client {client} the data of {len(data.clients)}; use fedmix.data.alone")
         device = torch.device(str(config.get("device", "cpu")))

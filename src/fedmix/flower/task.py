@@ -24,9 +24,10 @@ HeldOutSamples = Callable[[Config], FederatedData]
 
 @dataclass(frozen=True)
 class Task:
-    """An experiment, `load(client, node_config)` for a client's own samples, `held_out(run_config)` for the server's to test on.
+    """An experiment, `load(client, config)` for a client's own samples, `held_out(config)` for the server's to test on.
 
-    Both return what `fedmix.data.alone` makes of arrays. Without them the experiment's data set is dealt out as in a local run,
+    Both return what `fedmix.data.alone` makes of arrays; `config` is the run's configuration, at a client with its node's over
+    it. Without them the experiment's data set is dealt out as in a local run,
     and every party keeps its own part of it.
     """
 

@@ -49,7 +49,9 @@ def _tensor(array: Array, what: str, shape: tuple[int, ...]) -> Tensor:
         if version != (1, 0):
             raise Rejected(f"its {what} are in another format")
         said, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    except (ValueError, TypeError, SyntaxError) as error:
+    except Rejected:
+        raise
+    except Exception as error:  # numpy reads a header as Python, which fails in many ways
         raise Rejected(f"its {what} cannot be read") from error
     if len(said) != len(shape) or any(want not in (-1, n) for n, want in zip(said, shape, strict=True)):
         raise Rejected(f"its {what} have shape {said} instead of {shape}".replace("-1", "any"))

@@ -1,6 +1,7 @@
 """What the commands of `fedmix federation` do."""
 
 import json
+import os
 import shutil
 import signal
 import sys
@@ -49,6 +50,7 @@ def run(
     task = Task.of(experiment)
     folder = folder_of(task, out.resolve())
     config: dict[str, Any] = {"clients": clients, "min-share": min_share, "timeout": timeout, "out": str(out.resolve())}
+    config["at-once"] = 2 * (os.cpu_count() or 1)
     if data:
         config["data"] = str(data.resolve())
     Settings.of(config)

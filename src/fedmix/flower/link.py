@@ -32,11 +32,13 @@ NAME = "fedmix"
 class Link:
     """Processes on loopback, each in a process group of its own, with a log in `folder`; all end with the `with` block.
 
-    With `keys`, everything runs over TLS and nodes have to prove who they are.
+    With `keys`, everything runs over TLS and nodes have to prove who they are. `options` are further ones of the SuperLink.
     """
 
-    def __init__(self, folder: Path, keys: Keys | None = None, env: Mapping[str, str] | None = None) -> None:
-        self.folder, self.keys, self.port = folder.resolve(), keys, free_port()
+    def __init__(
+        self, folder: Path, keys: Keys | None = None, env: Mapping[str, str] | None = None, options: Sequence[str] = ()
+    ) -> None:
+        self.folder, self.keys, self.options, self.port = folder.resolve(), keys, options, free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         binaries = str(Path(sys.executable).parent)
         path = os.pathsep.join([binaries, os.environ.get("PATH", "")])
@@ -77,19 +79,18 @@ class Link:
             ]
             security += ["--enable-supernode-auth"]
         database = ["--database", str(self.folder / "state.db"), "--disable-runtime-dependency-installation"]
-        self.start("superlink", ["flower-superlink", "--port", str(self.port), *database, *security])
+        self.start("superlink", ["flower-superlink", "--port", str(self.port), *database, *security, *self.options])
         self.wait_for(self.port, "superlink")
 
-    def start_node(self, client: int, *, superlink: str | None = None, key: Path | None = None, **config: Any) -> None:
-        """Start the SuperNode of a client; `config` is its node configuration."""
+    def start_node(self, client: int, *, superlink: str | None = None, within: Sequence[str] = (), **config: Any) -> None:
+        """Start the SuperNode of a client; `config` is its node configuration, `within` a command to run it under."""
         security = ["--insecure"]
         if self.keys:
             security = ["--root-certificates", str(self.keys.ca)]
-            security += ["--auth-supernode-private-key", str(key or self.keys.node(client))]
-        settings = {"partition-id": client, **config}
-        node_config = " ".join(f"{k.replace('_', '-')}={_toml(v)}" for k, v in settings.items())
-        where = ["--superlink", superlink or self.address, "--port", str(free_port()), "--node-config", node_config]
-        self.start(f"node-{client}", ["flower-supernode", *security, *where])
+            security += ["--auth-supernode-private-key", str(self.keys.node(client))]
+        settings = _pairs({"partition-id": client, **config})
+        where = ["--superlink", superlink or self.address, "--port", str(free_port()), "--node-config", settings]
+        self.start(f"node-{client}", [*within, "flower-supernode", *security, *where])
 
     def register(self, client: int) -> None:
         """Let a client's key in."""
@@ -102,9 +103,10 @@ class Link:
         """Run a `flwr` command to its end."""
         return subprocess.run(["flwr", *arguments], env=self.env, capture_output=True, text=True, timeout=120, check=False)
 
-    def run(self, app: Path) -> subprocess.Popen[bytes]:
-        """Submit an app; the process ends when its run does."""
-        return self.start("run", ["flwr", "run", str(app), NAME, "--stream"])
+    def run(self, app: Path, *options: str, **config: Any) -> subprocess.Popen[bytes]:
+        """Submit an app, with `config` over its run configuration; the process ends when its run does."""
+        more = ["--run-config", _pairs(config)] if config else []
+        return self.start("run", ["flwr", "run", str(app), NAME, "--stream", *more, *options])
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a process; what it says goes to its log."""
@@ -125,23 +127,40 @@ class Link:
             time.sleep(0.1)
 
     def kill(self, name: str) -> None:
-        """SIGKILL a process and its children."""
-        _signal(self.processes[name], signal.SIGKILL)
-        self.processes.pop(name).wait()
+        """SIGKILL a process and all that it started."""
+        process = self.processes.pop(name)
+        for pid in [*descendants(process.pid), process.pid]:
+            _signal(pid, signal.SIGKILL)
+        process.wait()
 
     def stop(self) -> None:
         """End everything that was started: nodes first, then the SuperLink; by force where asking is not enough."""
         order = sorted(self.processes, key=lambda name: name == "superlink")
+        family = {name: [*descendants(self.processes[name].pid), self.processes[name].pid] for name in order}
         for name in order:
-            _signal(self.processes[name], signal.SIGTERM)
+            _signal(self.processes[name].pid, signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
         for name in order:
             process = self.processes.pop(name)
-            while _alive(process.pid) and time.monotonic() < deadline:
+            while any(_alive(pid) for pid in family[name]) and time.monotonic() < deadline:
                 process.poll()
                 time.sleep(0.05)
-            _signal(process, signal.SIGKILL)
+            for pid in family[name]:
+                _signal(pid, signal.SIGKILL)
             process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes that one started, and those that these started; where there is a /proc to tell."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(entry.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry.parent.name))
+    found = list(children.get(pid, []))
+    for child in found:
+        found += children.get(child, [])
+    return found
 
 
 def free_port() -> int:
@@ -157,21 +176,31 @@ def _listens(port: int) -> bool:
     return False
 
 
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+def _signal(pid: int, number: int) -> None:
+    """To a process, and to its group where it leads one."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+        os.kill(pid, number)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, number)
 
 
-def _alive(group: int) -> bool:
+def _alive(pid: int) -> bool:
     try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat")
+        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, OSError):
         return False
-    return True
+
+
+def _pairs(config: Mapping[str, Any]) -> str:
+    """As Flower takes them: KEY=VALUE, each value as in TOML."""
+    return " ".join(f"{key.replace('_', '-')}={_toml(value)}" for key, value in config.items())
 
 
 def _toml(value: Any) -> str:
     text = tomli_w.dumps({"v": value}).strip()
     if "\n" in text:
-        raise BadInput(f"{value!r:.80} cannot be a value of a node's configuration; use a number or a short text")
+        raise BadInput(f"{value!r:.80} cannot be a value of a configuration; use a number or a short text")
     return text.removeprefix("v = ")

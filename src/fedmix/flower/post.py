@@ -14,10 +14,10 @@ log = logging.getLogger("fedmix.flower")
 
 
 class Post:
-    """Asks nodes, and counts the bytes of what goes down to them and comes up."""
+    """Asks nodes, at most `at_once` at a time (0: all), and counts the bytes of what goes down to them and comes up."""
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
+    def __init__(self, grid: Grid, at_once: int = 0) -> None:
+        self.grid, self.at_once = grid, at_once
         self.up = self.down = 0
 
     def online(self) -> set[int]:
@@ -26,21 +26,28 @@ class Post:
 
     def ask(self, kind: str, contents: Mapping[int, RecordDict], timeout: float) -> dict[int, Message]:
         """Send each node its message; the replies that come within `timeout` seconds, by the node that was asked."""
-        if not contents:
-            return {}
         deadline = time.monotonic() + timeout
-        messages = [Message(content, dst_node_id=node, message_type=kind, ttl=timeout) for node, content in contents.items()]
-        self.down += sum(wire.size(content) for content in contents.values())
-        waiting = dict(zip(self.grid.push_messages(messages), contents, strict=True))
-        replies: dict[int, Message] = {}
-        while waiting:
+        todo, waiting, replies = list(contents), dict[str, int](), dict[int, Message]()
+        while todo or waiting:
+            now = todo[: self.at_once - len(waiting)] if self.at_once else todo
+            todo = todo[len(now) :]
+            waiting |= self._send(kind, {node: contents[node] for node in now}, max(1.0, deadline - time.monotonic()))
             for reply in self.grid.pull_messages(list(waiting)):
                 replies[waiting.pop(reply.metadata.reply_to_message_id)] = reply  # an error's sender is not the node
                 self.up += wire.size(reply.content) if reply.has_content() else 0
-            if not waiting or time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 break
-            time.sleep(POLL_SECONDS)
+            if waiting:
+                time.sleep(POLL_SECONDS)
         return replies
+
+    def _send(self, kind: str, contents: Mapping[int, RecordDict], ttl: float) -> dict[str, int]:
+        """Send messages; the node of each, by the message's number."""
+        if not contents:
+            return {}
+        messages = [Message(content, dst_node_id=node, message_type=kind, ttl=ttl) for node, content in contents.items()]
+        self.down += sum(wire.size(content) for content in contents.values())
+        return dict(zip(self.grid.push_messages(messages), contents, strict=True))
 
 
 def content_of(reply: Message | None, who: str) -> RecordDict | None:

@@ -9,7 +9,6 @@ from fedmix.errors import FedmixError
 from fedmix.flower.post import POLL_SECONDS, Post, content_of
 from fedmix.flower.wire import Presence, Rejected
 
-ROLL_CALL_SECONDS = 60.0
 log = logging.getLogger("fedmix.flower")
 
 
@@ -20,11 +19,12 @@ class TooFew(FedmixError):
 class Roster:
     """The clients that are there, by number: `node` and what they last said of themselves, `presence`.
 
-    A node whose answer to the roll call is no good is asked again at the next, `attempts` times in all.
+    A node whose answer to the roll call is no good, or takes more than `seconds`, is asked again at the next, `attempts` times
+    in all.
     """
 
-    def __init__(self, post: Post, clients: int, attempts: int) -> None:
-        self.post, self.clients, self.attempts = post, clients, attempts
+    def __init__(self, post: Post, clients: int, attempts: int, seconds: float) -> None:
+        self.post, self.clients, self.attempts, self.seconds = post, clients, attempts, seconds
         self.node: dict[int, int] = {}
         self.presence: dict[int, Presence] = {}
         self.failures: dict[int, int] = {}
@@ -35,13 +35,15 @@ class Roster:
     def __contains__(self, client: int) -> bool:
         return client in self.node
 
-    def gather(self, enough: int, seconds: float) -> list[int]:
+    def gather(self, enough: int) -> list[int]:
         """Wait until `enough` clients are there."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + self.seconds
         came: list[int] = []
         while len(self) < enough:
             if time.monotonic() > deadline:
-                raise TooFew(f"{len(self)} of {enough} clients came within {seconds:g} s; start the others, or lower min-clients")
+                raise TooFew(
+                    f"{len(self)} of {enough} clients came within {self.seconds:g} s; start the others, or lower min-clients"
+                )
             if len(self.post.online()) >= enough:
                 came += self.call()
             if len(self) < enough:
@@ -55,7 +57,7 @@ class Roster:
             log.warning("client %s is gone", client)
             del self.node[client], self.presence[client]
         new = sorted(node for node in online - set(self.node.values()) if self.failures.get(node, 0) < self.attempts)
-        replies = self.post.ask("query.join", {node: RecordDict() for node in new}, ROLL_CALL_SECONDS)
+        replies = self.post.ask("query.join", {node: RecordDict() for node in new}, self.seconds)
         came = []
         for node in new:
             content = content_of(replies.get(node), f"node {node}")

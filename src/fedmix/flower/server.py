@@ -86,9 +86,9 @@ class Remote(Rounds):
         self.settled = np.zeros(settings.clients, np.int64)
         self.rejected = 0
         self._traffic = Traffic()
-        self.post = Post(grid)
-        self.roster = Roster(self.post, settings.clients, settings.attempts)
-        self._welcome(self.roster.gather(settings.enough, settings.join_timeout))
+        self.post = Post(grid, settings.at_once)
+        self.roster = Roster(self.post, settings.clients, settings.attempts, settings.join_timeout)
+        self._welcome(self.roster.gather(settings.enough))
 
     def holdings(self) -> dict[str, Any]:
         """Classes and their counts stay with the clients."""

@@ -15,7 +15,8 @@ class Settings:
     `clients` is how many there are (their numbers are 0..clients-1); a run begins when `min-clients` of them are there (0: all),
     or fails after `join-timeout` seconds. A round counts when `min-share` of the clients asked have replied well; it waits
     `timeout` seconds at most for the others, and is tried `attempts` times. An update whose norm is more than `largest-update`
-    times that of the weights is rejected. `out` is the folder for run folders, `data` one with the hub's files.
+    times that of the weights is rejected. At most `at-once` nodes work at a time (0: all), for nodes that share a machine. `out`
+    is the folder for run folders, `data` one with the hub's files.
     """
 
     clients: int
@@ -25,6 +26,7 @@ class Settings:
     timeout: float = 600.0
     attempts: int = 3
     largest_update: float = 10.0
+    at_once: int = 0
     out: str = "runs"
     data: str = ""
 
@@ -52,6 +54,7 @@ class Settings:
             ("min-share", 0 < self.min_share <= 1, "above 0 and at most 1"),
             ("timeout", 0 < self.timeout < math.inf, "positive and finite"),
             ("attempts", self.attempts >= 1, "at least 1"),
+            ("at-once", self.at_once >= 0, "0 or more"),
             ("largest-update", 0 < self.largest_update < math.inf, "positive and finite"),
         )
         for name, holds, rule in rules:

@@ -80,7 +80,7 @@ class Federated:
         data = from_arrays(x, y, rows, (test["x"], test["y"]), classes=10)
         agreed = Task.of(self.experiment)
         federation = Federation(
-            self.experiment.build_module(data), data, agreed.objective, agreed.training, exchange=agreed.exchange,
+            agreed.module(data), data, agreed.objective, agreed.training, exchange=agreed.exchange,
             engine="sequential", seed=self.experiment.seed,
         )  # fmt: skip
         list(federation.run(self.experiment.rounds))

@@ -1,6 +1,7 @@
 """A light task: made-up vectors of three classes, a small network, clients of different size."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from fedmix.data import FederatedData, alone, from_arrays
 from fedmix.flower import Task, client_app
 from fedmix.flower.server import Remote
 from fedmix.flower.settings import Settings
-from fedmix.training import Training
 from tests.flower.nodes import Nodes
 
 SIZES = (23, 8, 30, 12)
@@ -58,14 +58,14 @@ def remote(experiment: Experiment, nodes: Nodes | None = None, **settings: Any) 
     return Remote(nodes, agreed, Settings(**{"clients": len(SIZES), "join_timeout": 1.0, "timeout": 1.0, **settings}), {})
 
 
-def simulated(experiment: Experiment, sizes: tuple[int, ...] = SIZES) -> Federation:
-    """The same on one machine, with the sequential engine."""
-    parts = [samples(k, n) for k, n in enumerate(sizes)]
+def simulated(experiment: Experiment, **own: Any) -> Federation:
+    """The same on one machine, with the sequential engine; `own` are a module and an objective."""
+    parts = [samples(k, n) for k, n in enumerate(SIZES)]
     x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-    rows = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
+    rows = np.split(np.arange(len(x)), np.cumsum(SIZES)[:-1])
     data = from_arrays(x, y, rows, TEST, classes=CLASSES)
-    agreed = task(experiment)
+    agreed = replace(task(experiment), **own)
     return Federation(
-        experiment.build_module(data), data, agreed.objective, Training(**experiment.training.model_dump()),
-        exchange=agreed.exchange, engine="sequential", seed=experiment.seed,
+        agreed.module(data), data, agreed.objective, agreed.training, exchange=agreed.exchange,
+        engine="sequential", seed=experiment.seed,
     )  # fmt: skip

@@ -1,12 +1,19 @@
 """A federation on Flower gives the weights and the bytes of the reference engine."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from fedmix import NaiveMix
+from fedmix.data import FederatedData
 from fedmix.exchange import Traffic
 from fedmix.flower import client_app
+from fedmix.flower.server import Remote
+from fedmix.flower.settings import Settings
+from fedmix.models import initialised
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import SIZES, WIDTH, light, remote, simulated, task
 
@@ -70,3 +77,19 @@ def test_a_client_that_lost_the_pool_gets_it_again_in_the_same_round() -> None:
     assert second.notes["replied"] == 4
     assert ["pool" in m.content for m in nodes.of_kind("train", 2)] == [True, False, True]
     assert torch.equal(real.params["1.weight"], whole.params["1.weight"])
+
+
+def test_your_own_module_and_objective() -> None:
+    def module(data: FederatedData) -> nn.Module:
+        return initialised(lambda: nn.Sequential(nn.Linear(WIDTH, 4), nn.Dropout(0.2), nn.Linear(4, data.outputs)), 3)
+
+    experiment = light({"name": "fedavg"})
+    ours = replace(task(experiment), module=module, objective=NaiveMix(lam=0.3))
+    nodes = Nodes(client_app(ours), range(4))
+    real = Remote(nodes, ours, Settings(clients=4), {})
+    reference = simulated(experiment, module=module, objective=ours.objective)
+    list(real.run(2))
+    list(reference.run(2))
+    assert set(real.params) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    for name, weight in reference.params.items():
+        torch.testing.assert_close(real.params[name], weight, rtol=0, atol=1e-6)

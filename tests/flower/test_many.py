@@ -43,11 +43,11 @@ def test_fifty_nodes_for_ten_rounds(tmp_path: Path) -> None:
         federation = Federated(
             tmp_path, link, rounds=10, **{"training.clients_per_round": 5, "training.epochs": 1, "exchange.m": 5}
         )
-        with np.load(federation.data / "client-0.npz") as some:
-            for client in range(MANY):
-                rows = np.arange(client, client + 20)
-                np.savez(federation.data / f"client-{client}.npz", x=some["x"][rows], y=some["y"][rows])
+        with np.load(federation.data / "test.npz") as some:
+            x, y = some["x"], some["y"]
         for client in range(MANY):
+            rows = slice(client, client + 20)
+            np.savez(federation.data / f"client-{client}.npz", x=x[rows], y=y[rows])
             federation.node(client)
             time.sleep(0.5)
         federation.run(clients=MANY, join_timeout=2 * PATIENCE, timeout=2 * PATIENCE, at_once=6)

@@ -177,21 +177,22 @@ def _listens(port: int) -> bool:
 
 
 def _signal(pid: int, number: int) -> None:
-    """To a process, and to its group where it leads one."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if os.getpgid(pid) == pid:
-            os.killpg(pid, number)
+    """To a process, and to the group that it leads or led."""
+    for send in (os.kill, os.killpg):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send(pid, number)
 
 
 def _alive(pid: int) -> bool:
-    try:
+    """Whether a process, or one of the group that it leads or led, is there and no zombie."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, 0)
+        return True
+    with contextlib.suppress(OSError):
         os.kill(pid, 0)
         state = Path(f"/proc/{pid}/stat")
         return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, OSError):
-        return False
+    return False
 
 
 def _pairs(config: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.errors import BadInput
@@ -27,13 +28,15 @@ class Task:
     """An experiment, `load(client, config)` for a client's own samples, `held_out(config)` for the server's to test on.
 
     Both return what `fedmix.data.alone` makes of arrays; `config` is the run's configuration, at a client with its node's over
-    it. Without them the experiment's data set is dealt out as in a local run,
-    and every party keeps its own part of it.
+    it. Without them the experiment's data set is dealt out as in a local run, and every party keeps its own part of it. Your own
+    `module(data)` and `objective` stand in the place of [model] and [objective].
     """
 
     experiment: Experiment
     load: Load
     held_out: HeldOutSamples
+    module: Callable[[FederatedData], nn.Module]
+    objective: Objective
 
     def __post_init__(self) -> None:
         """Refuse what cannot run where samples stay with their clients, before anything is sent."""
@@ -49,12 +52,19 @@ class Task:
             )
 
     @staticmethod
-    def read(path: Path, load: Load | None = None, held_out: HeldOutSamples | None = None) -> "Task":
-        """The task of an experiment file."""
-        return Task.of(Experiment.load(path), load, held_out)
+    def read(path: Path, load: Load | None = None, held_out: HeldOutSamples | None = None, **own: Any) -> "Task":
+        """The task of an experiment file; `own` may be `module` and `objective`."""
+        return Task.of(Experiment.load(path), load, held_out, **own)
 
     @staticmethod
-    def of(experiment: Experiment, load: Load | None = None, held_out: HeldOutSamples | None = None) -> "Task":
+    def of(
+        experiment: Experiment,
+        load: Load | None = None,
+        held_out: HeldOutSamples | None = None,
+        *,
+        module: Callable[[FederatedData], nn.Module] | None = None,
+        objective: Objective | None = None,
+    ) -> "Task":
         """The task of an experiment."""
 
         def dealt(client: int, config: Config) -> FederatedData:
@@ -63,11 +73,8 @@ class Task:
         def tests(config: Config) -> FederatedData:
             return experiment.build_data(_root(config))
 
-        return Task(experiment, load or dealt, held_out or tests)
-
-    @property
-    def objective(self) -> Objective:
-        return self.experiment.build_objective()
+        objective = objective or experiment.build_objective()
+        return Task(experiment, load or dealt, held_out or tests, module or experiment.build_module, objective)
 
     @property
     def training(self) -> Training:
@@ -76,11 +83,13 @@ class Task:
     @property
     def exchange(self) -> Exchange | None:
         spec: Any = self.experiment.exchange
-        return None if spec is None else Exchange(**spec.model_dump())
+        if self.objective.needs.means is None:
+            return None
+        return Exchange() if spec is None else Exchange(**spec.model_dump())
 
     def model(self, data: FederatedData) -> Model:
-        """The model for such data, with the weights that the seed gives; refused if it does not take them."""
-        model = Model(self.experiment.build_module(data), cross_entropy if data.classes is not None else squared_error)
+        """The model for such data, with its first weights; refused if it does not take them."""
+        model = Model(self.module(data), cross_entropy if data.classes is not None else squared_error)
         y = torch.from_numpy(np.ascontiguousarray(data.y[:2]))
         check_fits(model, data.inputs(data.x[:2]), data.targets(y))
         return model

@@ -20,6 +20,7 @@ from fedmix.data.federated import FederatedData
 from fedmix.engines import Sequential, Work
 from fedmix.errors import BadInput, ClientFailure, FedmixError
 from fedmix.exchange import Exchange, release
+from fedmix.federation import device_named
 from fedmix.flower import wire
 from fedmix.flower.policy import Policy
 from fedmix.flower.task import Task
@@ -48,6 +49,9 @@ def client_app(task: Task) -> ClientApp:
             except FedmixError as error:
                 log.error("%s", error)
                 content = wire.refusal(str(error))
+            except Exception as error:  # whatever a load function or a module of the user's raises; it may quote data
+                log.exception("the client's app failed")
+                content = wire.refusal(f"its app failed ({type(error).__name__}); its own log says why")
             return Message(content, reply_to=message)
 
         return handle
@@ -79,7 +83,7 @@ class Party:
         data = task.load(client, {**context.run_config, **config})
         if len(data.clients) != 1:
             raise BadInput(f"the load function gave client {client} the data of {len(data.clients)}; use fedmix.data.alone")
-        device = torch.device(str(config.get("device", "cpu")))
+        device = device_named(str(config.get("device", "cpu")))
         return Party(task, client, data, task.model(data).to(device), device, policy)
 
     @property
@@ -113,7 +117,7 @@ def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
     hidden = "weights" in asked
     key = json.dumps([question, epoch, presence.digest, asdict(party.policy)])
     kept = context.state.get("released")
-    if not hidden and isinstance(kept, RecordDict | ConfigRecord) and kept.get("question") == key:
+    if not hidden and isinstance(kept, ConfigRecord) and kept.get("question") == key:
         return _released(context)
     how = party.policy.applied(Exchange(**json.loads(question)), party.client, party.samples)
     data = party.data

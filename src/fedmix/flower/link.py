@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -135,6 +136,10 @@ class Link:
 
     def stop(self) -> None:
         """End everything that was started: nodes first, then the SuperLink; by force where asking is not enough."""
+        with _undisturbed():
+            self._stop()
+
+    def _stop(self) -> None:
         order = sorted(self.processes, key=lambda name: name == "superlink")
         family = {name: [*descendants(self.processes[name].pid), self.processes[name].pid] for name in order}
         for name in order:
@@ -148,6 +153,19 @@ class Link:
             for pid in family[name]:
                 _signal(pid, signal.SIGKILL)
             process.wait()
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C must not leave processes behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def descendants(pid: int) -> list[int]:

@@ -4,7 +4,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -52,20 +53,33 @@ def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:
     """Run a task to its end, from its checkpoint if there is one; the summary."""
     settings = Settings.of(config)
     folder = folder_of(task, Path(settings.out))
-    folder.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(folder / "federation.log")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be written ({error.strerror}); choose another folder with out") from error
+    with _logging(folder / "federation.log"):
+        run = Run(task.experiment, folder, lambda: Remote(grid, task, settings, config))
+        try:
+            return run.execute(lambda line: log.info("%s", json.dumps(line)), checkpoint_seconds=0.0)
+        except Exception as error:
+            log.error("%s%s", "" if isinstance(error, FedmixError) else f"{type(error).__name__}: ", error)
+            raise
+
+
+@contextmanager
+def _logging(path: Path) -> Iterator[None]:
+    """Into a file, and to the process's own output, which Flower streams to whoever started the run."""
+    handlers = logging.FileHandler(path), logging.StreamHandler()
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
-        run = Run(task.experiment, folder, lambda: Remote(grid, task, settings, config))
-        return run.execute(lambda line: log.info("%s", json.dumps(line)), checkpoint_seconds=0.0)
-    except FedmixError as error:
-        log.error("%s", error)
-        raise
+        yield
     finally:
-        log.removeHandler(handler)
-        handler.close()
+        for handler in handlers:
+            log.removeHandler(handler)
+            handler.close()
 
 
 class Remote(Rounds):

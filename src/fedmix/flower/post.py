@@ -33,8 +33,10 @@ class Post:
             todo = todo[len(now) :]
             waiting |= self._send(kind, {node: contents[node] for node in now}, max(1.0, deadline - time.monotonic()))
             for reply in self.grid.pull_messages(list(waiting)):
-                replies[waiting.pop(reply.metadata.reply_to_message_id)] = reply  # an error's sender is not the node
-                self.up += wire.size(reply.content) if reply.has_content() else 0
+                node = waiting.pop(reply.metadata.reply_to_message_id, None)  # an error's sender is not the node
+                if node is not None:
+                    replies[node] = reply
+                    self.up += wire.size(reply.content) if reply.has_content() else 0
             if time.monotonic() > deadline:
                 break
             if waiting:
@@ -42,12 +44,13 @@ class Post:
         return replies
 
     def _send(self, kind: str, contents: Mapping[int, RecordDict], ttl: float) -> dict[str, int]:
-        """Send messages; the node of each, by the message's number."""
+        """Send messages; the node of each that was taken, by the message's number."""
         if not contents:
             return {}
         messages = [Message(content, dst_node_id=node, message_type=kind, ttl=ttl) for node, content in contents.items()]
         self.down += sum(wire.size(content) for content in contents.values())
-        return dict(zip(self.grid.push_messages(messages), contents, strict=True))
+        numbers = self.grid.push_messages(messages)  # None for a node that has just gone
+        return {number: node for number, node in zip(numbers, contents, strict=False) if number}
 
 
 def content_of(reply: Message | None, who: str) -> RecordDict | None:

@@ -47,7 +47,7 @@ def test_a_killed_server_goes_on_from_its_checkpoint_with_its_pool(tmp_path: Pat
     federation.run()
     federation.wait_until(lambda: len(federation.rounds()) == 2)
     link.kill("superlink")
-    link.processes.pop("run").kill()
+    link.kill("run")
     before = federation.rounds()
     link.start_superlink()
     federation.run()

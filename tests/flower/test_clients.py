@@ -145,13 +145,15 @@ def test_a_policy_asks_for_larger_groups_and_more_noise(tmp_path: Path) -> None:
     assert not torch.equal(again.exchange.releases.of(3).x[0], mean)  # the seed, which the server knows, does not give it
 
 
-def test_a_repeated_question_gets_the_same_noise() -> None:
+def test_a_run_gets_one_answer_for_the_same_data_whatever_it_asks() -> None:
     nodes, real = start(exchange={"m": 4, "noise": 0.3})
     next(real.run(1))
     assert real.exchange is not None
     assert real.exchange.releases is not None
     first = real.exchange.releases.of(0).x
-    real.settled[:] = 0  # ask everyone again
+    real.settled[:] = 0  # ask everyone again, with noise that may be less and groups that are others
+    real.exchange.how = Exchange(m=4, noise=0.1)
+    real.exchange.epoch[:] = 5
     next(real.run(2))
     assert len(nodes.of_kind("query.means", 0)) == 2
     assert torch.equal(real.exchange.releases.of(0).x, first)

@@ -6,7 +6,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -101,7 +101,7 @@ def _federate(
     clients: int,
     config: dict[str, Any],
     node_config: dict[str, Any],
-    listen: Callable[[dict[str, Any]], None],
+    progress: Progress,
     *,
     tls: bool,
     quiet: bool,
@@ -128,12 +128,14 @@ def _federate(
         try:
             while running.poll() is None:
                 for line in lines.new():
-                    listen(line)
+                    progress.update(line)
+                if not lines.read:
+                    progress.say(_latest(folder))
                 time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:
             raise Interrupted(f"stopped after round {lines.read}; the same command goes on where it was") from None
         for line in lines.new():
-            listen(line)
+            progress.update(line)
     summary = _finished(experiment, folder)
     if summary is None:
         raise FedmixError(f"the federation failed: {_why(folder, work)}")
@@ -156,6 +158,13 @@ class _Lines:
         for line in lines[self.read :]:
             self.read += 1
             yield json.loads(line)
+
+
+def _latest(folder: Path) -> str:
+    """What the server last noticed."""
+    log = folder / "federation.log"
+    lines = log.read_text().splitlines() if log.is_file() else []
+    return lines[-1].split(" ", 3)[-1][:60] if lines else "waiting for clients"
 
 
 def _why(folder: Path, work: Path) -> str:

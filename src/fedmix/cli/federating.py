@@ -63,9 +63,7 @@ def run(
     if summary is None:
         title = f"{experiment.data.name} {experiment.algorithm} seed {experiment.seed} on {clients} nodes"
         with Progress(title, experiment, "1/1", quiet=quiet or as_json) as progress, _stopping():
-            summary = _federate(
-                experiment, folder, clients, config, node_config, progress.update, tls=tls, quiet=quiet or as_json
-            )
+            summary = _federate(experiment, folder, clients, config, node_config, progress, tls=tls, quiet=quiet or as_json)
     _show(folder, summary, quiet=quiet, as_json=as_json)
 
 

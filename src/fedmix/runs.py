@@ -86,7 +86,7 @@ class Run:
 
         `stopped` is asked after every round; once it says so, a checkpoint is written and Interrupted raised.
         """
-        with _writing(self.folder), _locked(self.folder):
+        with writing(self.folder), locked(self.folder):
             self._refuse_other()
             if (done := self._finished()) is not None:
                 return done
@@ -341,8 +341,9 @@ def _json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / ".lock").open("w") as lock:
+def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
+    """Keep other processes out of a folder."""
+    with (folder / name).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -351,7 +352,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> Iterator[None]:
     """Turn what goes wrong with the folder into a sentence."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from fedmix.cli.commands import experiments
 from fedmix.cli.progress import Progress, console
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import Experiment
-from fedmix.runs import Interrupted, Run
+from fedmix.runs import Interrupted, Run, locked, writing
 
 POLL_SECONDS = 0.3
 
@@ -61,9 +61,13 @@ def run(
         node_config["policy"] = str(policy.resolve())
     summary = _finished(experiment, folder)
     if summary is None:
+        if not quiet and not as_json:
+            told = f"starting a SuperLink and {clients} SuperNodes; their logs are in {folder / 'flower'}"
+            console().print(told, highlight=False, soft_wrap=True)
         title = f"{experiment.data.name} {experiment.algorithm} seed {experiment.seed} on {clients} nodes"
-        with Progress(title, experiment, "1/1", quiet=quiet or as_json) as progress, _stopping():
-            summary = _federate(experiment, folder, clients, config, node_config, progress, tls=tls, quiet=quiet or as_json)
+        alone = locked(folder, ".federation.lock")
+        with writing(folder), alone, _stopping(), Progress(title, experiment, "1/1", quiet=quiet or as_json) as progress:
+            summary = _federate(experiment, folder, clients, config, node_config, progress, tls=tls)
     _show(folder, summary, quiet=quiet, as_json=as_json)
 
 
@@ -102,7 +106,6 @@ def _federate(
     progress: Progress,
     *,
     tls: bool,
-    quiet: bool,
 ) -> dict[str, Any]:
     from fedmix.flower.app import write_app
     from fedmix.flower.keys import make_keys
@@ -113,9 +116,6 @@ def _federate(
     work.mkdir(parents=True)
     app = write_app(work / "app", experiment, config)
     keys = make_keys(work / "keys", ["localhost", "127.0.0.1"], clients) if tls else None
-    if not quiet:
-        told = f"starting a SuperLink and {clients} SuperNodes; their logs are in {work}"
-        console().print(told, highlight=False, soft_wrap=True)
     lines = _Lines(folder / "metrics.jsonl")
     with Link(work, keys) as link:
         for client in range(clients):
@@ -127,7 +127,7 @@ def _federate(
             while running.poll() is None:
                 for line in lines.new():
                     progress.update(line)
-                if not lines.read:
+                if not progress.shown:
                     progress.say(_latest(folder))
                 time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:

@@ -27,7 +27,7 @@ from fedmix.flower.task import Task
 from fedmix.flower.wire import Presence, Rejected
 from fedmix.plan import choose_clients
 from fedmix.rng import stream
-from fedmix.runs import Run
+from fedmix.runs import Run, writing
 from fedmix.server import Updates, average
 
 log = logging.getLogger("fedmix.flower")
@@ -53,11 +53,7 @@ def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:
     """Run a task to its end, from its checkpoint if there is one; the summary."""
     settings = Settings.of(config)
     folder = folder_of(task, Path(settings.out))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"{folder} cannot be written ({error.strerror}); choose another folder with out") from error
-    with _logging(folder / "federation.log"):
+    with writing(folder), _logging(folder / "federation.log"):
         run = Run(task.experiment, folder, lambda: Remote(grid, task, settings, config))
         try:
             return run.execute(lambda line: log.info("%s", json.dumps(line)), checkpoint_seconds=0.0)

@@ -30,6 +30,7 @@ from fedmix.rng import stream
 from fedmix.runs import Run, writing
 from fedmix.server import Updates, average
 
+SERVER_SIDE = ("average", "source", "exclude_own", "wait")  # settings of an exchange that are no client's business
 log = logging.getLogger("fedmix.flower")
 
 
@@ -214,7 +215,7 @@ class Remote(Rounds):
         return sent, done
 
     def _question(self, exchange: MeanExchange, client: int) -> RecordDict:
-        how = {name: value for name, value in asdict(exchange.how).items() if name in ("m", "split", "cutoff", "noise")}
+        how = {name: value for name, value in asdict(exchange.how).items() if name not in SERVER_SIDE}
         question = RecordDict({"about": ConfigRecord({"exchange": json.dumps(how), "epoch": int(exchange.epoch[client])})})
         if self.needs.layer:
             question["weights"] = wire.pack({n: self.params[n] for n in self.model.head(self.needs.layer).names})

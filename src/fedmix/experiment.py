@@ -24,6 +24,7 @@ from fedmix.federation import Federation
 from fedmix.files import read_within
 from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
+from fedmix.models.initialise import Initialisation
 from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised
 from fedmix.training import Training
 
@@ -64,7 +65,7 @@ def _union(sections: Mapping[str, type[_Section]]) -> Any:
 
 
 DATA_SECTIONS = {n: _section(n, f, skip=("seed", "root", "cache")) for n, f in DATA.items()}
-MODEL_SECTIONS = {n: _section(n, f, skip=SIZES, initialise=(Literal["he", "torch"], "he")) for n, f in MODELS.items()}
+MODEL_SECTIONS = {n: _section(n, f, skip=SIZES, initialise=(Initialisation, "he")) for n, f in MODELS.items()}
 OBJECTIVE_SECTIONS = {
     n: _section(n, o, mu=(Annotated[float, Field(ge=0, allow_inf_nan=False)], 0.0), layer=(Annotated[int, Field(ge=0)], 0))
     for n, o in OBJECTIVES.items()

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedmix import ClientFailure, Exchange, Federation, FedMix, FedmixError, Hidden, NaiveMix, Objective, Supervised, Training
 from fedmix.batches import Received
 from fedmix.data import FederatedData, from_arrays
 from fedmix.engines import Engine, Sequential, Vectorised, Work
-from fedmix.engines.program import WINDOW, Program, _Quick
+from fedmix.engines.program import WINDOW, Program, _build_kernels, _Quick
 from fedmix.models import Model
 from fedmix.objectives import batch_mean
 from fedmix.packing import pack
@@ -347,3 +348,24 @@ def test_memory_that_runs_out_in_mid_round_loses_and_repeats_nobody(monkeypatch:
                 torch.testing.assert_close(p[i], wanted[k][0][n], rtol=0, atol=1e-10)
     assert sorted(came) == list(range(len(TURNS)))
     assert len(calls) > 4
+
+
+def test_kernels_are_built_before_the_first_step() -> None:
+    """Each call of an operator of ours in a traced step is made once, with tensors as they will be."""
+    x, w = torch.zeros(2, 1, 5, 5, 4), torch.zeros(2, 6, 4, 3, 3).movedim(2, -1)
+    made: list[Any] = []
+
+    class Ours:
+        def __str__(self) -> str:
+            return "fedmix.ours"
+
+        def __call__(self, *args: Any) -> None:
+            made.append([(a.shape, a.stride()) if isinstance(a, Tensor) else a for a in args])
+
+    traced = make_fx(lambda x, w: torch.ops.fedmix.conv(x.relu(), w, w[:, :, 0, 0, 0], 1, 1, "tf32"), tracing_mode="fake")(x, w)
+    assert [ours for ours in traced.graph.nodes if str(ours.target) == "fedmix.conv.default"]
+    for node in traced.graph.nodes:
+        if str(node.target).startswith("fedmix."):
+            node.target = Ours()
+    _build_kernels(traced.graph)
+    assert made == [[(x.shape, x.stride()), (w.shape, w.stride()), ((2, 6), (6 * 36, 36)), 1, 1, "tf32"]]

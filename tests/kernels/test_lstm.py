@@ -51,7 +51,7 @@ def test_the_derivative_by_finite_differences() -> None:
     """(h(p + ε·dp) − h(p − ε·dp)) / 2ε, off by O(ε²)."""
     p, dp, w, step = normal(B, T, 4 * D), normal(B, T, 4 * D, seed=3), normal(4 * D, D, seed=1), 1e-5
     wanted = (by_pytorch(p + step * dp, w) - by_pytorch(p - step * dp, w)) / (2 * step)
-    for h, dh in (lstm_along(p, dp, w), fast(torch.stack([p, dp]), w)):
+    for h, dh in (lstm_along(torch.stack([p, dp]), w), fast(torch.stack([p, dp]), w)):
         torch.testing.assert_close(h, by_pytorch(p, w))
         torch.testing.assert_close(dh, wanted, rtol=1e-7, atol=1e-8)
 

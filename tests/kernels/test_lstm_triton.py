@@ -73,6 +73,7 @@ def close(got: Tensor, wanted: Tensor, within: float = 1e-5) -> None:
 
 
 SMALL = [s for s in SIZES if s[-1] < 10]
+HOW = ["float32", "tf32"]  # weights read in chunks, and weights that stay; the interpreter multiplies exactly either way
 VALUES, PAIRS = [(K, 1, B, T, D) for K, B, T, D in SIZES], [(K, 2, B, T, D) for K, B, T, D in SMALL]
 
 
@@ -89,9 +90,10 @@ def test_twins(size: tuple[int, int, int, int, int]) -> None:
 def test_kernels(interpreted: Interpreter, size: tuple[int, int, int, int, int]) -> None:
     p, w, g = drawn(*size)
     wanted, to_p = expected(p, w, g)
-    h, acts, c = interpreted("lstm_triton", "lstm", p, w, "float32")
-    close(h, wanted)
-    close(interpreted("lstm_triton", "lstm_backward", g, acts, c, w, "float32")[0], to_p)
+    for how in HOW:
+        h, acts, c = interpreted("lstm_triton", "lstm", p, w, how)
+        close(h, wanted)
+        close(interpreted("lstm_triton", "lstm_backward", g, acts, c, w, how)[0], to_p)
 
 
 @pytest.mark.parametrize("size", [(1, 17, 3, 33), (2, 2, 2, 70), (1, 40, 2, 5)], ids=str)
@@ -99,12 +101,13 @@ def test_pairs_of_several_blocks(interpreted: Interpreter, size: tuple[int, int,
     """Too large for one number after another: the twin, which the small sizes check, is the reference, and so are its gates."""
     K, B, T, D = size
     p, w, g = drawn(K, 2, B, T, D)
-    found = interpreted("lstm_triton", "lstm", p, w, "float32")
     twin = torch.ops.fedmix.lstm(p.double(), w.double(), "float32")
-    for got, wanted in zip(found, twin, strict=True):
-        close(got, wanted)
-    back = interpreted("lstm_triton", "lstm_backward", g, *found[1:], w, "float32")[0]
-    close(back, torch.ops.fedmix.lstm_backward(g.double(), *twin[1:], p.double(), w.double(), "float32"))
+    to_p = torch.ops.fedmix.lstm_backward(g.double(), *twin[1:], p.double(), w.double(), "float32")
+    for how in HOW:
+        found = interpreted("lstm_triton", "lstm", p, w, how)
+        for got, wanted in zip(found, twin, strict=True):
+            close(got, wanted)
+        close(interpreted("lstm_triton", "lstm_backward", g, *found[1:], w, how)[0], to_p)
 
 
 @pytest.mark.parametrize("J", [1, 2])

@@ -252,8 +252,21 @@ def test_pytorchs_initialisation() -> None:
     assert float(weight.abs().max()) <= 1 / 20
     assert abs(float(weight.var()) * 3 * 400 - 1) < 5 * (0.8 / 120_000) ** 0.5  # a uniform's kurtosis is 1.8
     assert float(layer.bias.detach().abs().min()) > 0
-    with pytest.raises(BadInput, match="initialisation 'xavier' is unknown; choose 'he' or 'torch'"):
+    with pytest.raises(BadInput, match="initialisation 'xavier' is unknown; choose one of he, he-conv, torch"):
         initialised(nn.Module, 0, "xavier")  # type: ignore[arg-type]
+
+
+def test_hes_initialisation_of_convolutions_alone() -> None:
+    """Full layers keep PyTorch's weights, a sixth of He's variance, and its biases."""
+    conv, full = initialised(lambda: nn.Sequential(nn.Conv2d(20, 30, 3), nn.Linear(400, 300)), 0, "he-conv").children()
+    assert isinstance(conv, nn.Conv2d)
+    assert conv.bias is not None
+    assert isinstance(full, nn.Linear)
+    n = conv.weight.numel()
+    assert abs(float(conv.weight.detach().double().var()) * 180 / 2 - 1) < 5 * (2 / n) ** 0.5
+    assert not bool(conv.bias.any())
+    assert float(full.weight.detach().abs().max()) <= 1 / 20
+    assert float(full.bias.detach().abs().min()) > 0
 
 
 @pytest.mark.parametrize("how", ["he", "torch"])

@@ -7,12 +7,14 @@ graph starts them all at once. Both need tensors that stay where they are: the `
 
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -158,7 +160,7 @@ class _Quick:
             self.fast()
 
     @staticmethod
-    def _trace(step: Callable[[State], None], leaves: list[Tensor], shape: pytree.TreeSpec) -> torch.nn.Module:
+    def _trace(step: Callable[[State], None], leaves: list[Tensor], shape: pytree.TreeSpec) -> GraphModule:
         """The step as a flat graph of tensor operations; nothing is computed."""
 
         def flat(*leaves: Tensor) -> None:
@@ -170,7 +172,12 @@ class _Quick:
         before = [t.clone() for t in state.written]
         leaves, shape = pytree.tree_flatten(state)
         try:
-            compiled = torch.compile(self._trace(step, leaves, shape), dynamic=False)
+            traced = self._trace(step, leaves, shape)
+            if state.at.is_cuda:
+                _build_kernels(traced.graph)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # precision is chosen, not forgotten
+                compiled = torch._inductor.compile(traced, leaves)  # traced already, so without torch.compile's own
             compiled(*leaves)
             self.fast = lambda: compiled(*leaves)
             if state.at.is_cuda:
@@ -187,6 +194,22 @@ class _Quick:
         finally:
             for mine, old in zip(state.written, before, strict=True):
                 mine.copy_(old)
+
+
+def _build_kernels(graph: Graph) -> None:
+    """Call each of our own operators once, many at a time: a first call builds a kernel, and one by one that takes long."""
+
+    def made_up(node: Node) -> Tensor:
+        like = node.meta["val"]
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+
+    def call(operator: Node) -> None:
+        args = pytree.tree_map_only(Node, made_up, operator.args)
+        with torch.cuda.device(args[0].get_device()):  # a thread starts with the first device
+            operator.target(*args)  # type: ignore[operator]  # which a node's target can also not be
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(call, [node for node in graph.nodes if str(node.target).startswith("fedmix.")]))
 
 
 def _room(p: Tensor, slots: int) -> Tensor:

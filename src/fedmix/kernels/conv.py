@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fedmix.kernels.clients import over_clients
 from fedmix.kernels.precision import current
-from fedmix.kernels.sizes import SUMS, parts
+from fedmix.kernels.sizes import bias_parts, parts
 
 HAS_TRITON = find_spec("triton") is not None
 
@@ -64,7 +64,7 @@ def _conv_input(g: Tensor, w: Tensor, pad: int, how: str) -> Tensor:
 
 @torch.library.custom_op("fedmix::conv_weight", mutates_args=())
 def _conv_weight(g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str) -> tuple[Tensor, Tensor]:
-    of_w, of_b = g.new_zeros(_weight_shape(g, x, pad, parts)), g.new_zeros(len(g), SUMS, g.shape[4])
+    of_w, of_b = g.new_zeros(_weight_shape(g, x, pad, parts)), g.new_zeros(_bias_shape(g, x))
     for k, (a, c) in enumerate(zip(g, x, strict=True)):
         of_w[k, 0] = _backward(a, c, of_w[k, 0], pad, 1)
     of_b[:, 0] = g[:, :shifted].sum((1, 2, 3))
@@ -84,6 +84,10 @@ def _weight_shape(g: Tensor, x: Tensor, pad: int, parts: int) -> tuple[int, ...]
     return (g.shape[0], parts, g.shape[4], *taps, x.shape[4])
 
 
+def _bias_shape(g: Tensor, x: Tensor) -> tuple[int, ...]:
+    return len(g), bias_parts(g.shape[1:4].numel(), x.shape[4]), g.shape[4]
+
+
 @_conv.register_fake
 def _(x: Tensor, w: Tensor, b: Tensor, shifted: int, pad: int, how: str) -> Tensor:
     return x.new_empty(_output_shape(x, w, pad))
@@ -96,7 +100,7 @@ def _(g: Tensor, w: Tensor, pad: int, how: str) -> Tensor:
 
 @_conv_weight.register_fake
 def _(g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str) -> tuple[Tensor, Tensor]:
-    return g.new_empty(_weight_shape(g, x, pad, parts)), g.new_empty(len(g), SUMS, g.shape[4])
+    return g.new_empty(_weight_shape(g, x, pad, parts)), g.new_empty(_bias_shape(g, x))
 
 
 @_conv.register_kernel("cuda")

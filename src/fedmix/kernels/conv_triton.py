@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedmix.kernels.sizes import MANY, SUMS
+from fedmix.kernels.sizes import BLOCK, MANY, SUMMED, bias_parts
 
 
 @triton.jit
@@ -63,23 +63,6 @@ def _conv(
 
 
 @triton.jit
-def _sum_pixels(
-    g_ptr, out_ptr, M: tl.constexpr, O: tl.constexpr, SHIFTED: tl.constexpr,
-    PARTS: tl.constexpr, BLOCKS: tl.constexpr, BM: tl.constexpr, BO: tl.constexpr,
-):  # fmt: skip
-    """out[part, o] = Σ_m g[m, o] over the part's share of the first SHIFTED pixels."""
-    client, part = (tl.program_id(1) // PARTS).to(tl.int64), tl.program_id(1) % PARTS
-    o = tl.program_id(0) * BO + tl.arange(0, BO)
-    acc = tl.zeros((BM, BO), tl.float32)
-    for block in range(BLOCKS):
-        m = (part * BLOCKS + block) * BM + tl.arange(0, BM)
-        acc += tl.load(
-            g_ptr + client * (M * O) + m[:, None] * O + o[None, :], mask=(m < SHIFTED)[:, None] & (o < O)[None, :], other=0.0
-        )
-    tl.store(out_ptr + (client * PARTS + part) * O + o, tl.sum(acc, 0), mask=o < O)
-
-
-@triton.jit
 def _turn(w_ptr, out_ptr, O, C, TAPS, BO: tl.constexpr, BC: tl.constexpr):
     """out[c, last tap − tap, o] = w[o, tap, c]: the filters that carry a gradient back."""
     tap, client = tl.program_id(2) % TAPS, (tl.program_id(2) // TAPS).to(tl.int64)
@@ -93,8 +76,11 @@ def _turn(w_ptr, out_ptr, O, C, TAPS, BO: tl.constexpr, BC: tl.constexpr):
 
 
 @triton.jit
-def _planes(x_ptr, out_ptr, B, H, W, C, OW, S, pad, BP: tl.constexpr, BC: tl.constexpr):
-    """out[s, c, image, i, j] = x[image, i, j + s − pad, c]: channels first, once for every sideways shift of the filter."""
+def _planes(x_ptr, out_ptr, sum_ptr, B, H, W, C, OW, S, pad, SUMMED, SUM: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr):
+    """out[s, c, image, i, j] = x[image, i, j + s − pad, c]: channels first, once for every sideways shift of the filter.
+
+    If asked for, sum[block, c] is the sum of every block of pixels, as far as they are among the first SUMMED.
+    """
     s, client = tl.program_id(2) % S, (tl.program_id(2) // S).to(tl.int64)
     pixels = B * H * OW
     p = tl.program_id(0) * BP + tl.arange(0, BP)
@@ -105,6 +91,19 @@ def _planes(x_ptr, out_ptr, B, H, W, C, OW, S, pad, BP: tl.constexpr, BC: tl.con
                 mask=inside[:, None] & (c < C)[None, :], other=0.0)  # fmt: skip
     to = out_ptr + (client * S + s) * (C * pixels) + c[:, None] * pixels + p[None, :]
     tl.store(to, tl.trans(x), mask=(c < C)[:, None] & (p < pixels)[None, :])
+    if SUM:
+        total = tl.sum(tl.where((p < SUMMED)[:, None], x, 0.0), 0)
+        tl.store(sum_ptr + (client * tl.num_programs(0) + tl.program_id(0)) * C + c, total, mask=c < C)
+
+
+@triton.jit
+def _sums(g_ptr, out_ptr, M, O, SUMMED, BM: tl.constexpr, BO: tl.constexpr):
+    """out[block, o] = Σ_m g[m, o] over a block of the first SUMMED pixels."""
+    client = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    o = tl.program_id(1) * BO + tl.arange(0, BO)
+    g = tl.load(g_ptr + client * M * O + m[:, None] * O + o[None, :], mask=(m < SUMMED)[:, None] & (o < O)[None, :], other=0.0)
+    tl.store(out_ptr + (client * tl.num_programs(0) + tl.program_id(0)) * O + o, tl.sum(g, 0), mask=o < O)
 
 
 @triton.jit
@@ -196,20 +195,21 @@ def conv_input(g: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -
     return conv(g, turned, None, 0, R - 1 - pad, how, **tile)
 
 
-def _as_planes(x: Tensor, pad: int, shifts: int) -> Tensor:
+def _as_planes(x: Tensor, pad: int, shifts: int, sums: Tensor | None = None, summed: int = 0) -> Tensor:
     K, B, H, W, C = x.shape
     OW = W + 2 * pad - shifts + 1
     out = torch.empty(K, shifts, C, B, H, OW, device=x.device)
-    BP, BC = 64, _power(C, 4, 64)
-    grid = (triton.cdiv(B * H * OW, BP), triton.cdiv(C, BC), K * shifts)
-    _planes[grid](x, out, B, H, W, C, OW, shifts, pad, BP=BP, BC=BC)
+    BC = _power(C, 4, 64)
+    grid = (triton.cdiv(B * H * OW, BLOCK), triton.cdiv(C, BC), K * shifts)
+    wanted = sums is not None
+    _planes[grid](x, out, sums if wanted else out, B, H, W, C, OW, shifts, pad, summed, SUM=wanted, BP=BLOCK, BC=BC)
     return out
 
 
 def conv_weight(
     g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str = "tf32", **tile: int
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of `conv` in w and b, from its gradient in y, each in `parts` whose sum it is."""
+    """The gradients of `conv` in w and b, from its gradient in y, each in parts whose sum it is."""
     g, x = g.contiguous(), x.contiguous()
     K, B, H, W, C = x.shape
     OH, OW, O = g.shape[2:]
@@ -219,25 +219,19 @@ def conv_weight(
     t = (few_tiles(O, R * S * C) if few else weight_tiles(O, C)) | tile
     blocks = triton.cdiv(triton.cdiv(M, parts), t["BM"])
     out = torch.empty(K, parts, O, R, S, C, device=x.device)
+    of_b = torch.empty(K, bias_parts(M, C), O, device=x.device)
     sizes = {"H": H, "C": C, "OH": OH, "OW": OW, "O": O, "S": S, "TAPS": R * S, "pad": pad, "BLOCKS": blocks, "PARTS": parts}
+    summed = shifted * OH * OW
     if few:
         grid = (triton.cdiv(O, t["BO"]), triton.cdiv(R * S * C, t["BJ"]), K * parts)
         _conv_weight_few[grid](g, x, out, M=M, W=W, **sizes, **precision(how), **t)
+        BO = _power(O, 16, 32)
+        _sums[(of_b.shape[1], triton.cdiv(O, BO), K)](g, of_b, M, O, summed, BM=SUMMED, BO=BO)
     else:
         grid = (triton.cdiv(O, t["BO"]), triton.cdiv(C, t["BC"]) * R * S, K * parts)
-        _conv_weight[grid](_as_planes(g, 0, 1), _as_planes(x, pad, S), out, B=B, **sizes, **precision(how), **t)
-    return out, _shifts(g, shifted, SUMS)
-
-
-def _shifts(g: Tensor, shifted: int, parts: int) -> Tensor:
-    K, M, O = g.shape[0], g.shape[1:4].numel(), g.shape[4]
-    out = torch.empty(K, parts, O, device=g.device)
-    rows = shifted * g.shape[2] * g.shape[3]
-    BO = _power(O, 16, 64)
-    BM = 4096 // BO
-    blocks = triton.cdiv(triton.cdiv(rows, parts), BM)
-    _sum_pixels[(triton.cdiv(O, BO), K * parts)](g, out, M=M, O=O, SHIFTED=rows, PARTS=parts, BLOCKS=blocks, BM=BM, BO=BO)
-    return out
+        planes = _as_planes(g, 0, 1, of_b, summed), _as_planes(x, pad, S)
+        _conv_weight[grid](*planes, out, B=B, **sizes, **precision(how), **t)
+    return out, of_b
 
 
 def tiles(pixels: int, outputs: int) -> dict[str, int]:

@@ -37,18 +37,19 @@ def lstm(p: Tensor, w: Tensor) -> Tensor:
     return h[0]
 
 
-def lstm_along(p: Tensor, dp: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """h and its derivative as p moves along dp."""
-    if not quick(p, w):
-        h, dh = jvp(lambda p: recurrence(p, w)[0], (p,), (dp,))[:2]
-        return h, dh
-    h, dh = _Recurrence.apply(torch.stack([p, dp]), w, current())[0]
-    return h, dh
+def lstm_along(pair: Tensor, w: Tensor) -> Tensor:
+    """h and its derivative, (2, B, T, D), of gates and the direction in which they move, (2, B, T, 4D)."""
+    if not quick(pair, w):
+        return torch.stack(jvp(lambda p: recurrence(p, w)[0], (pair[0],), (pair[1],))[:2])
+    h: Tensor = _Recurrence.apply(pair, w, current())[0]
+    return h
 
 
 def quick(p: Tensor, w: Tensor) -> bool:
-    """Whether the kernel can take it."""
-    return HAS_TRITON and p.is_cuda and w.dtype == p.dtype == torch.float32
+    """Whether the kernel can take it; it has 32 hidden units to a multiprocessor, and all of a client's at once."""
+    if not (HAS_TRITON and p.is_cuda and w.dtype == p.dtype == torch.float32):
+        return False
+    return w.shape[-1] <= 32 * torch.cuda.get_device_properties(p.device).multi_processor_count
 
 
 @torch.library.custom_op("fedmix::lstm", mutates_args=())

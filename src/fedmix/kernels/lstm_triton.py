@@ -1,10 +1,17 @@
-"""One time step of every client's LSTM as one GPU kernel: the product with the recurrent weights and all of the cell.
+"""Every client's LSTM over a whole sequence as one GPU kernel, which stays on the chip from the first time step to the last.
 
 Tensors are (K, J, B, T, ...): J = 1 for values alone, J = 2 for values and their derivatives along a direction, which share the
-weights. One program computes a block of hidden units of one client for a block of samples.
+weights. One program has a block of hidden units of one client for a block of samples, and keeps these units' recurrent weights
+in shared memory and their state in registers. Forward, it multiplies its weights with all units' h of the step before.
+Backward, it multiplies its own units' gradients, and the programs add up one another's products. So the programs of one client
+and block of samples meet once a time step, at a counter in memory; all of them must be on the chip at once, and clients beyond
+that come in a launch of their own.
 """
 
 # mypy: disable-error-code="no-untyped-def, misc, untyped-decorator"
+
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import triton
@@ -25,162 +32,253 @@ def _tanh(x):
 
 
 @triton.jit
-def _forward(
-    p_ptr, w_ptr, h_ptr, acts_ptr, c_ptr, t,
-    J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
-    BR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    client = tl.program_id(1).to(tl.int64)
-    b, n, k = tl.program_id(2) * BR + tl.arange(0, BR), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
-    row = ((client * J * B + b) * T + t)[:, None]  # of the values; those of the derivatives lie B·T rows further
-    held = (b < B)[:, None] & (n < D)[None, :]
-    at4, at1 = row * (4 * D) + n[None, :], row * D + n[None, :]
-    i, f = tl.load(p_ptr + at4, mask=held, other=0.0), tl.load(p_ptr + at4 + D, mask=held, other=0.0)
-    g, o = tl.load(p_ptr + at4 + 2 * D, mask=held, other=0.0), tl.load(p_ptr + at4 + 3 * D, mask=held, other=0.0)
-    if J == 2:
-        q4, q1 = at4 + B * T * 4 * D, at1 + B * T * D
-        di, df = tl.load(p_ptr + q4, mask=held, other=0.0), tl.load(p_ptr + q4 + D, mask=held, other=0.0)
-        dg, do = tl.load(p_ptr + q4 + 2 * D, mask=held, other=0.0), tl.load(p_ptr + q4 + 3 * D, mask=held, other=0.0)
-    c = tl.zeros((BR, BN), tl.float32)
-    dc = tl.zeros((BR, BN), tl.float32)
-    if t > 0:
-        w_ptr += client * (4 * D * D)
-        for first in range(0, D, BK):
-            inner = first + k
-            w_at = n[:, None] * D + inner[None, :]
-            inside = (n < D)[:, None] & (inner < D)[None, :]
-            wi, wf = load(w_ptr + w_at, inside, LOW), load(w_ptr + w_at + D * D, inside, LOW)
-            wg, wo = load(w_ptr + w_at + 2 * D * D, inside, LOW), load(w_ptr + w_at + 3 * D * D, inside, LOW)
-            mask = (b < B)[:, None] & (inner < D)[None, :]
-            h = load(h_ptr + (row - 1) * D + inner[None, :], mask, LOW)
-            i, f = tl.dot(h, tl.trans(wi), i, input_precision=PRECISION), tl.dot(h, tl.trans(wf), f, input_precision=PRECISION)
-            g, o = tl.dot(h, tl.trans(wg), g, input_precision=PRECISION), tl.dot(h, tl.trans(wo), o, input_precision=PRECISION)
-            if J == 2:
-                dh = load(h_ptr + B * T * D + (row - 1) * D + inner[None, :], mask, LOW)
-                di = tl.dot(dh, tl.trans(wi), di, input_precision=PRECISION)
-                df = tl.dot(dh, tl.trans(wf), df, input_precision=PRECISION)
-                dg = tl.dot(dh, tl.trans(wg), dg, input_precision=PRECISION)
-                do = tl.dot(dh, tl.trans(wo), do, input_precision=PRECISION)
-        c = tl.load(c_ptr + at1 - D, mask=held, other=0.0)
-        if J == 2:
-            dc = tl.load(c_ptr + q1 - D, mask=held, other=0.0)
-    i, f, g, o = _sigmoid(i), _sigmoid(f), _tanh(g), _sigmoid(o)
-    if J == 2:
-        tl.store(acts_ptr + q4, di, mask=held)
-        tl.store(acts_ptr + q4 + D, df, mask=held)
-        tl.store(acts_ptr + q4 + 2 * D, dg, mask=held)
-        tl.store(acts_ptr + q4 + 3 * D, do, mask=held)
-        dc = f * (1 - f) * df * c + f * dc + i * (1 - i) * di * g + i * (1 - g * g) * dg
-    c = f * c + i * g
-    s = _tanh(c)
-    if J == 2:
-        tl.store(c_ptr + q1, dc, mask=held)
-        tl.store(h_ptr + q1, o * (1 - o) * do * s + o * (1 - s * s) * dc, mask=held)
-    tl.store(acts_ptr + at4, i, mask=held)
-    tl.store(acts_ptr + at4 + D, f, mask=held)
-    tl.store(acts_ptr + at4 + 2 * D, g, mask=held)
-    tl.store(acts_ptr + at4 + 3 * D, o, mask=held)
-    tl.store(c_ptr + at1, c, mask=held)
-    tl.store(h_ptr + at1, o * s, mask=held)
+def _arrive(counter):
+    """After everything this program has stored so far."""
+    tl.debug_barrier()
+    tl.atomic_add(counter, 1, sem="release", scope="gpu")
 
 
 @triton.jit
-def _backward(
-    gh_ptr, acts_ptr, c_ptr, w_ptr, a_ptr, carry_ptr, t,
+def _await(counter, arrivals):
+    while tl.atomic_add(counter, 0, sem="acquire", scope="gpu") < arrivals:
+        pass
+
+
+@triton.jit
+def _parts(x):
+    """The four parts, in order, of (..., 2, 2)."""
+    even, odd = tl.split(x)
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth
+
+
+@triton.jit
+def _whole(first, second, third, fourth):
+    return tl.join(tl.join(first, third), tl.join(second, fourth))
+
+
+@triton.jit(do_not_specialize=["start"])
+def _forward(
+    p_ptr, w_ptr, h_ptr, acts_ptr, c_ptr, count_ptr, start, FIRST: tl.constexpr, LAST: tl.constexpr,
     J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
-    BR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients (ending in _) of the four gates before their functions, from those of h and of what follows in time."""
-    client = tl.program_id(1).to(tl.int64)
-    b, n, k = tl.program_id(2) * BR + tl.arange(0, BR), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
-    row = ((client * J * B + b) * T + t)[:, None]
+    """Time steps FIRST to LAST. Products have a row for every gate of every unit, and a column for every j of every sample."""
+    blocks: tl.constexpr = (D + BN - 1) // BN
+    team = start + tl.program_id(1)
+    count_ptr += team * 32  # a cache line apart
+    client, sample = (team // tl.cdiv(B, BR)).to(tl.int64), team % tl.cdiv(B, BR) * BR
+    b, n = sample + tl.arange(0, BR), tl.program_id(0) * BN + tl.arange(0, BN)
     held = (b < B)[:, None] & (n < D)[None, :]
+    row = ((client * J * B + b) * T)[:, None]  # of the values; those of the derivatives lie B·T rows further
     at4, at1 = row * (4 * D) + n[None, :], row * D + n[None, :]
-    q4, q1 = at4 + B * T * 4 * D, at1 + B * T * D
-    kept = ((client * J * B + b) * D)[:, None] + n[None, :]  # of the carry, one row a sample
-    h_ = tl.load(gh_ptr + at1, mask=held, other=0.0)
-    c_ = tl.zeros((BR, BN), tl.float32)
-    dh_ = tl.zeros((BR, BN), tl.float32)
-    dc_ = tl.zeros((BR, BN), tl.float32)
+    k, column, gate = tl.arange(0, CHUNK), tl.arange(0, J * BR), tl.arange(0, 4 * BN)
+    unit, of = tl.program_id(0) * BN + gate // 4, sample + column // J
+    w_at = client * (4 * D * D) + (gate % 4 * D + unit)[:, None] * D + k[None, :]
+    h_at = (((client * J + column % J) * B + of) * T)[:, None] * D + k[None, :]
+    if STAY:
+        w = load(w_ptr + w_at, (unit < D)[:, None] & (k < D)[None, :], LOW)
+    c = tl.load(c_ptr + at1 + (FIRST - 1) * D, mask=held & (FIRST > 0), other=0.0)
     if J == 2:
-        dh_ = tl.load(gh_ptr + q1, mask=held, other=0.0)
-    if t + 1 < T:
-        w_ptr += client * (4 * D * D)
-        for first in range(0, 4 * D, BK):
-            inner = first + k
-            w = load(w_ptr + inner[:, None] * D + n[None, :], (inner < 4 * D)[:, None] & (n < D)[None, :], LOW)
-            mask = (b < B)[:, None] & (inner < 4 * D)[None, :]
-            later = load(a_ptr + (row + 1) * (4 * D) + inner[None, :], mask, LOW)
-            h_ = tl.dot(later, w, h_, input_precision=PRECISION)
-            if J == 2:
-                later = load(a_ptr + B * T * 4 * D + (row + 1) * (4 * D) + inner[None, :], mask, LOW)
-                dh_ = tl.dot(later, w, dh_, input_precision=PRECISION)
-        c_ = tl.load(carry_ptr + kept, mask=held, other=0.0)
+        dc = tl.load(c_ptr + B * T * D + at1 + (FIRST - 1) * D, mask=held & (FIRST > 0), other=0.0)
+    for t in range(FIRST, LAST):
+        here4, here1 = at4 + t * (4 * D), at1 + t * D
+        pi, pf = tl.load(p_ptr + here4, mask=held, other=0.0), tl.load(p_ptr + here4 + D, mask=held, other=0.0)
+        pg, po = tl.load(p_ptr + here4 + 2 * D, mask=held, other=0.0), tl.load(p_ptr + here4 + 3 * D, mask=held, other=0.0)
         if J == 2:
-            dc_ = tl.load(carry_ptr + B * D + kept, mask=held, other=0.0)
-    i, f = tl.load(acts_ptr + at4, mask=held, other=0.0), tl.load(acts_ptr + at4 + D, mask=held, other=0.0)
-    g, o = tl.load(acts_ptr + at4 + 2 * D, mask=held, other=0.0), tl.load(acts_ptr + at4 + 3 * D, mask=held, other=0.0)
-    s = _tanh(tl.load(c_ptr + at1, mask=held, other=0.0))
-    before = tl.load(c_ptr + at1 - D, mask=held & (t > 0), other=0.0)
-    o_ = h_ * s
-    s_ = h_ * o
+            there4, there1 = here4 + B * T * 4 * D, here1 + B * T * D
+            qi, qf = tl.load(p_ptr + there4, mask=held, other=0.0), tl.load(p_ptr + there4 + D, mask=held, other=0.0)
+            qg, qo = tl.load(p_ptr + there4 + 2 * D, mask=held, other=0.0), tl.load(p_ptr + there4 + 3 * D, mask=held, other=0.0)
+        if not ALONE:
+            _await(count_ptr, t * blocks)
+        before = h_ptr + h_at + (t - 1) * D
+        known = (of < B)[:, None] & (t > 0)
+        if STAY:
+            h = tl.load(before, mask=known & (k < D)[None, :], other=0.0, cache_modifier=".cg").to(w.dtype)
+            a = tl.dot(w, tl.trans(h), input_precision=PRECISION)
+        else:
+            a = tl.zeros((4 * BN, J * BR), tl.float32)
+            for far in range(0, D, CHUNK):
+                inside = (far + k < D)[None, :]
+                w = load(w_ptr + w_at + far, (unit < D)[:, None] & inside, LOW)
+                h = tl.load(before + far, mask=known & inside, other=0.0, cache_modifier=".cg").to(w.dtype)
+                a = tl.dot(w, tl.trans(h), a, input_precision=PRECISION)
+        a = tl.trans(a)
+        if J == 2:
+            a, da = tl.split(tl.permute(tl.reshape(a, (BR, 2, BN, 2, 2)), (0, 2, 3, 4, 1)))
+            di, df, dg, do = _parts(da)
+            di, df, dg, do = di + qi, df + qf, dg + qg, do + qo
+        i, f, g, o = _parts(tl.reshape(a, (BR, BN, 2, 2)))
+        i, f, g, o = _sigmoid(i + pi), _sigmoid(f + pf), _tanh(g + pg), _sigmoid(o + po)
+        if J == 2:
+            dc = f * (1 - f) * df * c + f * dc + i * (1 - i) * di * g + i * (1 - g * g) * dg
+        c = f * c + i * g
+        s = _tanh(c)
+        tl.store(h_ptr + here1, o * s, mask=held)
+        if J == 2:
+            tl.store(h_ptr + there1, o * (1 - o) * do * s + o * (1 - s * s) * dc, mask=held)
+        if not ALONE:
+            _arrive(count_ptr)
+        tl.store(acts_ptr + here4, i, mask=held)
+        tl.store(acts_ptr + here4 + D, f, mask=held)
+        tl.store(acts_ptr + here4 + 2 * D, g, mask=held)
+        tl.store(acts_ptr + here4 + 3 * D, o, mask=held)
+        tl.store(c_ptr + here1, c, mask=held)
+        if J == 2:
+            tl.store(acts_ptr + there4, di, mask=held)
+            tl.store(acts_ptr + there4 + D, df, mask=held)
+            tl.store(acts_ptr + there4 + 2 * D, dg, mask=held)
+            tl.store(acts_ptr + there4 + 3 * D, do, mask=held)
+            tl.store(c_ptr + there1, dc, mask=held)
+
+
+@triton.jit(do_not_specialize=["start"])
+def _backward(
+    gh_ptr, acts_ptr, c_ptr, w_ptr, a_ptr, carry_ptr, sums_ptr, count_ptr, start, FIRST: tl.constexpr, LAST: tl.constexpr,
+    J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
+    BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
+):  # fmt: skip
+    """Gradients (ending in _) of the four gates before their functions, from those of h, of steps FIRST to LAST from the end.
+
+    w is (K, D, D·4), the four gates of a unit side by side; `sums` has two places, used in turn, for every program's product.
+    """
+    blocks: tl.constexpr = (D + BN - 1) // BN
+    team, mine = start + tl.program_id(1), tl.program_id(0)
+    count_ptr += team * 32
+    client, sample = (team // tl.cdiv(B, BR)).to(tl.int64), team % tl.cdiv(B, BR) * BR
+    b, n = sample + tl.arange(0, BR), mine * BN + tl.arange(0, BN)
+    held = (b < B)[:, None] & (n < D)[None, :]
+    row = (client * J * B + b)[:, None]
+    at4, at1, kept = row * (4 * T * D) + n[None, :], row * (T * D) + n[None, :], row * D + n[None, :]
+    m, column, gate = tl.arange(0, CHUNK), tl.arange(0, J * BR), mine * (4 * BN) + tl.arange(0, 4 * BN)
+    w_at = client * (4 * D * D) + m[:, None] * (4 * D) + gate[None, :]
+    sums_ptr += team.to(tl.int64) * (2 * blocks * J * BR * D)
+    theirs = ((b - sample) * (J * D))[:, None] + n[None, :]
+    ours = (mine * (J * BR) + column)[None, :] * D + m[:, None]
+    if STAY:
+        w = load(w_ptr + w_at, (m < D)[:, None] & (gate < 4 * D)[None, :], LOW)
+    c_ = tl.load(carry_ptr + kept, mask=held & (FIRST > 0), other=0.0)
     if J == 2:
-        di, df = tl.load(acts_ptr + q4, mask=held, other=0.0), tl.load(acts_ptr + q4 + D, mask=held, other=0.0)
-        dg, do = tl.load(acts_ptr + q4 + 2 * D, mask=held, other=0.0), tl.load(acts_ptr + q4 + 3 * D, mask=held, other=0.0)
-        dc = tl.load(c_ptr + q1, mask=held, other=0.0)
-        dbefore = tl.load(c_ptr + q1 - D, mask=held & (t > 0), other=0.0)
-        o_ += dh_ * ((1 - 2 * o) * do * s + (1 - s * s) * dc)
-        s_ += dh_ * (o * (1 - o) * do - 2 * s * o * dc)
-        dc_ += dh_ * o * (1 - s * s)
-    c_ += s_ * (1 - s * s)
-    i_, f_, g_ = c_ * g, c_ * before, c_ * i
-    back = c_ * f
-    if J == 2:
-        i_ += dc_ * ((1 - 2 * i) * di * g + (1 - g * g) * dg)
-        f_ += dc_ * ((1 - 2 * f) * df * before + dbefore)
-        g_ += dc_ * (i * (1 - i) * di - 2 * g * i * dg)
-        back += dc_ * f * (1 - f) * df
-        tl.store(a_ptr + q4, dc_ * g * i * (1 - i), mask=held)
-        tl.store(a_ptr + q4 + D, dc_ * before * f * (1 - f), mask=held)
-        tl.store(a_ptr + q4 + 2 * D, dc_ * i * (1 - g * g), mask=held)
-        tl.store(a_ptr + q4 + 3 * D, dh_ * s * o * (1 - o), mask=held)
-        tl.store(carry_ptr + B * D + kept, dc_ * f, mask=held)
-    tl.store(a_ptr + at4, i_ * i * (1 - i), mask=held)
-    tl.store(a_ptr + at4 + D, f_ * f * (1 - f), mask=held)
-    tl.store(a_ptr + at4 + 2 * D, g_ * (1 - g * g), mask=held)
-    tl.store(a_ptr + at4 + 3 * D, o_ * o * (1 - o), mask=held)
-    tl.store(carry_ptr + kept, back, mask=held)
+        dc_ = tl.load(carry_ptr + B * D + kept, mask=held & (FIRST > 0), other=0.0)
+    for step in range(FIRST, LAST):
+        t = T - 1 - step
+        here4, here1 = at4 + t * (4 * D), at1 + t * D
+        h_ = tl.load(gh_ptr + here1, mask=held, other=0.0)
+        i, f = tl.load(acts_ptr + here4, mask=held, other=0.0), tl.load(acts_ptr + here4 + D, mask=held, other=0.0)
+        g, o = tl.load(acts_ptr + here4 + 2 * D, mask=held, other=0.0), tl.load(acts_ptr + here4 + 3 * D, mask=held, other=0.0)
+        s = _tanh(tl.load(c_ptr + here1, mask=held, other=0.0))
+        before = tl.load(c_ptr + here1 - D, mask=held & (t > 0), other=0.0)
+        if J == 2:
+            there4, there1 = here4 + B * T * 4 * D, here1 + B * T * D
+            dh_ = tl.load(gh_ptr + there1, mask=held, other=0.0)
+            di, df = tl.load(acts_ptr + there4, mask=held, other=0.0), tl.load(acts_ptr + there4 + D, mask=held, other=0.0)
+            dg = tl.load(acts_ptr + there4 + 2 * D, mask=held, other=0.0)
+            do = tl.load(acts_ptr + there4 + 3 * D, mask=held, other=0.0)
+            dc = tl.load(c_ptr + there1, mask=held, other=0.0)
+            dbefore = tl.load(c_ptr + there1 - D, mask=held & (t > 0), other=0.0)
+        if not ALONE:
+            _await(count_ptr, step * blocks)
+        sums = sums_ptr + (step + 1) % 2 * (blocks * J * BR * D) + theirs
+        for block in tl.static_range(blocks):
+            later = sums + block * (J * BR * D)
+            h_ += tl.load(later, mask=held & (step > 0), other=0.0, cache_modifier=".cg")
+            if J == 2:
+                dh_ += tl.load(later + D, mask=held & (step > 0), other=0.0, cache_modifier=".cg")
+        o_ = h_ * s
+        s_ = h_ * o
+        if J == 2:
+            o_ += dh_ * ((1 - 2 * o) * do * s + (1 - s * s) * dc)
+            s_ += dh_ * (o * (1 - o) * do - 2 * s * o * dc)
+            dc_ += dh_ * o * (1 - s * s)
+        c_ += s_ * (1 - s * s)
+        i_, f_, g_ = c_ * g, c_ * before, c_ * i
+        c_ *= f
+        if J == 2:
+            i_ += dc_ * ((1 - 2 * i) * di * g + (1 - g * g) * dg)
+            f_ += dc_ * ((1 - 2 * f) * df * before + dbefore)
+            g_ += dc_ * (i * (1 - i) * di - 2 * g * i * dg)
+            c_ += dc_ * f * (1 - f) * df
+            di_, df_, dg_, do_ = dc_ * g * i * (1 - i), dc_ * before * f * (1 - f), dc_ * i * (1 - g * g), dh_ * s * o * (1 - o)
+            dc_ *= f
+        i_, f_, g_, o_ = i_ * i * (1 - i), f_ * f * (1 - f), g_ * (1 - g * g), o_ * o * (1 - o)
+        a_ = _whole(i_, f_, g_, o_)
+        if J == 2:
+            a_ = tl.permute(tl.join(a_, _whole(di_, df_, dg_, do_)), (0, 4, 1, 2, 3))
+        a_ = tl.trans(tl.reshape(a_, (J * BR, 4 * BN)).to(tl.bfloat16 if LOW else tl.float32))
+        sums = sums_ptr + step % 2 * (blocks * J * BR * D) + ours
+        known = (sample + column // J < B)[None, :]
+        if STAY:
+            tl.store(sums, tl.dot(w, a_, input_precision=PRECISION), mask=known & (m < D)[:, None])
+        else:
+            for far in range(0, D, CHUNK):
+                inside = (far + m < D)[:, None]
+                w = load(w_ptr + w_at + far * (4 * D), inside & (gate < 4 * D)[None, :], LOW)
+                tl.store(sums + far, tl.dot(w, a_, input_precision=PRECISION), mask=known & inside)
+        if not ALONE:
+            _arrive(count_ptr)
+        tl.store(a_ptr + here4, i_, mask=held)
+        tl.store(a_ptr + here4 + D, f_, mask=held)
+        tl.store(a_ptr + here4 + 2 * D, g_, mask=held)
+        tl.store(a_ptr + here4 + 3 * D, o_, mask=held)
+        if J == 2:
+            tl.store(a_ptr + there4, di_, mask=held)
+            tl.store(a_ptr + there4 + D, df_, mask=held)
+            tl.store(a_ptr + there4 + 2 * D, dg_, mask=held)
+            tl.store(a_ptr + there4 + 3 * D, do_, mask=held)
+    if ALONE:
+        tl.store(carry_ptr + kept, c_, mask=held)
+        if J == 2:
+            tl.store(carry_ptr + B * D + kept, dc_, mask=held)
 
 
-# What was fastest on an H200 for 15 clients of the paper's model (benchmarks/lstm_tiles.py).
-FORWARD = {"BN": 32, "BK": 64, "num_warps": 4, "num_stages": 3}
-BACKWARD = {"BN": 32, "BK": 128, "num_warps": 4, "num_stages": 3}
+def _chip(x: Tensor) -> tuple[int, int]:
+    """Its multiprocessors, and the bytes of shared memory for one program; some small chip where there is none."""
+    if not x.is_cuda:
+        return 4, 227 * 1024
+    properties: Any = torch.cuda.get_device_properties(x.device)
+    return properties.multi_processor_count, properties.shared_memory_per_block_optin
 
 
-def _rows(B: int) -> int:
-    """Samples of one program; with more, its tiles would not fit."""
-    return max(16, min(32, triton.next_power_of_2(B)))
+def _tile(x: Tensor, J: int, B: int, D: int, how: str) -> dict[str, Any]:
+    """Sizes of one program. Weights that do not fit, and those of exact products, are read in chunks at every time step."""
+    rows, whole = max(16, min(32 // J, triton.next_power_of_2(B))), max(16, triton.next_power_of_2(D))
+    units = min(32, whole)
+    needed = (4 * units * (2 if how == "bf16" else 4) + J * rows * 4) * whole
+    stay = how != "float32" and needed <= _chip(x)[1]
+    return {
+        **precision(how), "BR": rows, "BN": units, "CHUNK": whole if stay else min(64, whole), "STAY": stay,
+        "ALONE": not x.is_cuda, "num_warps": 8, "num_stages": 1, "launch_cooperative_grid": True,
+    }  # fmt: skip
 
 
-def lstm(p: Tensor, w: Tensor, how: str, **tile: int) -> tuple[Tensor, Tensor, Tensor]:
+def _launches(x: Tensor, teams: int, blocks: int, T: int) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
+    """Grids, each with its first team and its time steps. Interpreted programs run in turn, so that none may wait for another."""
+    room = _chip(x)[0] // blocks
+    for start in range(0, teams, room):
+        for first, last in [(0, T)] if x.is_cuda else [(t, t + 1) for t in range(T)]:
+            yield (blocks, min(room, teams - start)), (start, first, last)
+
+
+def lstm(p: Tensor, w: Tensor, how: str, **tile: Any) -> tuple[Tensor, Tensor, Tensor]:
     p, w = p.contiguous(), w.contiguous()
     K, J, B, T, D = *p.shape[:4], p.shape[4] // 4
+    tile = _tile(p, J, B, D, how) | tile
+    teams, blocks = K * triton.cdiv(B, tile["BR"]), triton.cdiv(D, tile["BN"])
     h, c, acts = p.new_empty(K, J, B, T, D), p.new_empty(K, J, B, T, D), torch.empty_like(p)
-    tile = FORWARD | tile
-    for t in range(T):
-        _forward[(triton.cdiv(D, tile["BN"]), K, triton.cdiv(B, _rows(B)))](
-            p, w, h, acts, c, t, J=J, B=B, T=T, D=D, BR=_rows(B), **precision(how), **tile
-        )
+    count = torch.zeros(teams, 32, dtype=torch.int32, device=p.device)
+    for grid, part in _launches(p, teams, blocks, T):
+        _forward[grid](p, w, h, acts, c, count, *part, J=J, B=B, T=T, D=D, **tile)
     return h, acts, c
 
 
-def lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, w: Tensor, how: str, **tile: int) -> Tensor:
-    gh, w = gh.contiguous(), w.contiguous()
+def lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, w: Tensor, how: str, **tile: Any) -> Tensor:
     K, J, B, T, D = gh.shape
-    a, carry = torch.empty_like(acts), gh.new_empty(K, J, B, D)
-    tile = BACKWARD | tile
-    for t in reversed(range(T)):
-        _backward[(triton.cdiv(D, tile["BN"]), K, triton.cdiv(B, _rows(B)))](
-            gh, acts, c, w, a, carry, t, J=J, B=B, T=T, D=D, BR=_rows(B), **precision(how), **tile
-        )
+    gh, w = gh.contiguous(), w.reshape(K, 4, D, D).permute(0, 3, 2, 1).contiguous()
+    tile = _tile(gh, J, B, D, how) | tile
+    teams, blocks = K * triton.cdiv(B, tile["BR"]), triton.cdiv(D, tile["BN"])
+    a, carry, sums = torch.empty_like(acts), gh.new_empty(K, J, B, D), gh.new_empty(teams, 2, blocks, J * tile["BR"], D)
+    count = torch.zeros(teams, 32, dtype=torch.int32, device=gh.device)
+    for grid, part in _launches(gh, teams, blocks, T):
+        _backward[grid](gh, acts, c, w, a, carry, sums, count, *part, J=J, B=B, T=T, D=D, **tile)
     return a

@@ -1,7 +1,7 @@
 """How work is cut for a GPU, as numbers that both the operators' shapes and their kernels follow."""
 
 MANY = 64  # channels from which transposed copies pay in the gradient of the filters
-SUMS = 16  # parts of the gradient of a bias
+BLOCK, SUMMED = 64, 512  # pixels of a program that copies (and sums on the way), and of one that only sums
 PROGRAMS = 528  # that fill the chip: four for each of an H200's multiprocessors
 CLIENTS = 12  # as if so many ran; with the real number a client's rounding would depend on who else runs
 
@@ -13,3 +13,8 @@ def parts(pixels: int, outputs: int, channels: int, taps: int) -> int:
     else:
         programs = -(-outputs // 128) * -(-channels // 128) * taps
     return max(1, min(pixels // 256, 17, PROGRAMS // (CLIENTS * programs)))
+
+
+def bias_parts(pixels: int, channels: int) -> int:
+    """Of how many sums the gradient of a bias is made."""
+    return -(-pixels // (SUMMED if channels < MANY else BLOCK))

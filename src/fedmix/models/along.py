@@ -1,20 +1,23 @@
 """A module's value and its derivative along a direction, both in one pass.
 
-Forward mode takes a pair (x, dx) through the layers. A linear layer treats both alike, so the pair goes through it as one
-batch: its weights are read once. A direction that all samples share stays one (a batch of 1) for as long as layers are linear.
-ReLU, max-pooling and dropout decide by x and do the same to dx. Any other module is left to `torch.func.jvp`.
+Forward mode takes a pair (x, dx) through the layers, here as one batch: n samples, then their n derivatives, so that a layer
+reads its weights once and nothing is cut apart. A linear layer treats both alike, but for its bias. ReLU, max-pooling and
+dropout decide by x and do the same to dx. A direction that all samples share stays one (n + 1 in the batch) for as long as
+layers are linear. Any other module is left to `torch.func.jvp`.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import jvp
 
+from fedmix.kernels.conv import conv2d
+from fedmix.kernels.linear import linear
+from fedmix.kernels.lstm import lstm_along
+from fedmix.kernels.pool import largest, pick
 from fedmix.models.layers import LSTM, Conv2d, Embedding, KeyedDropout, LastStep, Linear, MaxPool2d
-
-Pair: TypeAlias = tuple[Tensor, Tensor]
 
 
 class Along(nn.Module):
@@ -24,52 +27,84 @@ class Along(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, x: Tensor, dx: Tensor) -> Pair:
-        y, dy = _through(self.module, x, dx)
-        return y, dy.expand_as(y)
+    def forward(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
+        y, dy = _pair(_through(self.module, torch.cat([x, dx]), len(x)), len(x))
+        return y, dy
 
 
-def _through(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
+def _pair(both: Tensor, n: int) -> Tensor:
+    """The batch as (2, n, ...)."""
+    if len(both) == 2 * n:
+        return both.view(2, n, *both.shape[1:])
+    return torch.stack([both[:n], both[n:].expand_as(both[:n])])
+
+
+def _through(module: nn.Module, both: Tensor, n: int) -> Tensor:
     hooked = module._forward_hooks or module._forward_pre_hooks  # which only a call of the module runs
     rule = _by_jvp if hooked else _RULES.get(type(module), _by_jvp)
-    return rule(module, x, dx)
+    return rule(module, both, n)
 
 
-def _by_jvp(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
-    value, derivative = jvp(module, (x,), (dx.expand_as(x),))[:2]
-    return value, derivative
+def _by_jvp(module: nn.Module, both: Tensor, n: int) -> Tensor:
+    x, dx = _pair(both, n)
+    return torch.cat(jvp(module, (x,), (dx,))[:2])
 
 
-def _in_order(module: Any, x: Tensor, dx: Tensor) -> Pair:
+def _in_order(module: Any, both: Tensor, n: int) -> Tensor:
     for child in module._modules.values():  # not children(), which leaves out an object that it has met before
-        x, dx = _through(child, x, dx)
-    return x, dx
+        both = _through(child, both, n)
+    return both
 
 
-def _linear(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
+def _linear(module: nn.Module, both: Tensor, n: int) -> Tensor:
     """f(x) = Ax."""
-    both = module(torch.cat([x, dx]))
-    return both[: len(x)], both[len(x) :]
+    result: Tensor = module(both)
+    return result
 
 
-def _by_itself(module: Any, x: Tensor, dx: Tensor) -> Pair:
-    y, dy = module.along(x, dx)
-    return y, dy
+def _shifted(both: Tensor, bias: Tensor | None, n: int) -> Tensor:
+    """The bias belongs to the values alone."""
+    if bias is None:
+        return both
+    values = torch.arange(len(both), device=both.device).view(-1, *[1] * (both.ndim - 1)) < n
+    return both + torch.where(values, bias, 0)
 
 
-def _relu(module: nn.Module, x: Tensor, dx: Tensor) -> Pair:
-    return torch.relu(x), torch.where(x > 0, dx, 0)
+def _conv(module: Any, both: Tensor, n: int) -> Tensor:
+    return conv2d(both, module.weight, module.bias, int(module.padding[0]), n)
 
 
-def _dropout(module: Any, x: Tensor, dx: Tensor) -> Pair:
-    kept = module.factor(x)
-    return x * kept, dx * kept
+def _full(module: Any, both: Tensor, n: int) -> Tensor:
+    return _shifted(linear(both, module.weight), module.bias, n)
 
 
-_RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Pair]] = {
+def _lstm(module: Any, both: Tensor, n: int) -> Tensor:
+    gates = _shifted(both @ module.input_weight.T, module.bias, n)
+    return lstm_along(_pair(gates, n), module.hidden_weight).flatten(0, 1)
+
+
+def _relu(module: nn.Module, both: Tensor, n: int) -> Tensor:
+    pair = _pair(both, n)
+    return torch.where(pair[0] <= 0, 0, pair).flatten(0, 1)  # what is not a number stays so
+
+
+def _max_pool(module: nn.Module, both: Tensor, n: int) -> Tensor:
+    which = largest(both[:n])
+    return pick(_pair(both, n), which.expand(2, *which.shape)).flatten(0, 1)
+
+
+def _dropout(module: Any, both: Tensor, n: int) -> Tensor:
+    kept: Tensor = module.factor(both[:n])
+    return (_pair(both, n) * kept).flatten(0, 1)
+
+
+_RULES: dict[type[nn.Module], Callable[[Any, Tensor, int], Tensor]] = {
     nn.Sequential: _in_order,
-    **dict.fromkeys((Conv2d, Linear, MaxPool2d, LSTM), _by_itself),
-    **dict.fromkeys((Embedding, LastStep, nn.Flatten, nn.AvgPool2d, nn.Identity), _linear),
+    Conv2d: _conv,
+    Linear: _full,
+    LSTM: _lstm,
     nn.ReLU: _relu,
+    MaxPool2d: _max_pool,
     KeyedDropout: _dropout,
+    **dict.fromkeys((Embedding, LastStep, nn.Flatten, nn.AvgPool2d, nn.Identity), _linear),
 }

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import nn
@@ -10,23 +10,26 @@ from torch import nn
 from fedmix.errors import BadInput
 from fedmix.rng import stream
 
+Initialisation: TypeAlias = Literal["he", "he-conv", "torch"]
 
-def initialised(build: Callable[[], nn.Module], seed: int, how: Literal["he", "torch"] = "he") -> nn.Module:
+
+def initialised(build: Callable[[], nn.Module], seed: int, how: Initialisation = "he") -> nn.Module:
     """Build a module whose weights depend on `seed` alone, not on PyTorch's global generator.
 
     "torch" keeps each layer's own initialisation. "he" (He et al. 2015) then redraws convolutions and full layers from
     N(0, 2 / fan_in) with zero bias: without batch norm, PyTorch's default shrinks the signal by more than half in every layer.
+    "he-conv" redraws convolutions alone, so that outputs start small: with momentum, first steps from "he" can be too large.
     """
-    if how not in ("he", "torch"):
-        raise BadInput(f"initialisation {how!r} is unknown; choose 'he' or 'torch'")
+    if how not in get_args(Initialisation):
+        raise BadInput(f"initialisation {how!r} is unknown; choose one of {', '.join(get_args(Initialisation))}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, "initialise").integers(2**62)))
         module = build()
-        if how == "he":
-            for part in module.modules():
-                if isinstance(part, nn.Conv2d | nn.Linear):
-                    fan_in = part.weight[0].numel()
-                    nn.init.normal_(part.weight, 0.0, math.sqrt(2 / fan_in))
-                    if part.bias is not None:
-                        nn.init.zeros_(part.bias)
+        redrawn = {"he": (nn.Conv2d, nn.Linear), "he-conv": (nn.Conv2d,), "torch": ()}[how]
+        for part in module.modules():
+            if isinstance(part, redrawn):
+                fan_in = part.weight[0].numel()
+                nn.init.normal_(part.weight, 0.0, math.sqrt(2 / fan_in))
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
     return module

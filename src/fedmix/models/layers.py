@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fedmix.kernels.conv import conv2d
 from fedmix.kernels.linear import linear
-from fedmix.kernels.lstm import lstm, lstm_along
+from fedmix.kernels.lstm import lstm
 from fedmix.kernels.pool import largest, pick
 from fedmix.rng import keep_mask
 
@@ -47,11 +47,6 @@ class Conv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         return conv2d(x, self.weight, self.bias, int(self.padding[0]), len(x))
 
-    def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
-        """x with the bias and dx without it, as one batch."""
-        both = conv2d(torch.cat([x, dx]), self.weight, self.bias, int(self.padding[0]), len(x))
-        return both[: len(x)], both[len(x) :]
-
 
 class Linear(nn.Linear):
     """`nn.Linear` whose gradient joins the update (kernels/linear.py)."""
@@ -62,19 +57,12 @@ class Linear(nn.Linear):
         return type(layer) is nn.Linear
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._shifted(linear(x, self.weight))
-
-    def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
-        """x with the bias and dx without it, as one batch."""
-        both = linear(torch.cat([x, dx]), self.weight)
-        return self._shifted(both[: len(x)]), both[len(x) :]
-
-    def _shifted(self, y: Tensor) -> Tensor:
+        y = linear(x, self.weight)
         return y if self.bias is None else y + self.bias
 
 
 class MaxPool2d(nn.MaxPool2d):
-    """`nn.MaxPool2d` that can also carry a derivative along, and that a compiler joins with its neighbours (kernels/pool.py)."""
+    """`nn.MaxPool2d` that a compiler joins with its neighbours (kernels/pool.py)."""
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
@@ -86,11 +74,6 @@ class MaxPool2d(nn.MaxPool2d):
 
     def forward(self, x: Tensor) -> Tensor:
         return pick(x, largest(x))
-
-    def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest of each window, and the derivative that belongs to it."""
-        which = largest(x)
-        return pick(x, which), pick(dx.expand_as(x), which)
 
 
 class Embedding(nn.Module):
@@ -119,12 +102,6 @@ class LSTM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return lstm(x @ self.input_weight.T + self.bias, self.hidden_weight)
-
-    def along(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs and their derivative as x moves along dx."""
-        both = torch.cat([x, dx]) @ self.input_weight.T
-        p, dp = both[: len(x)], both[len(x) :]
-        return lstm_along(p + self.bias, dp.expand_as(p), self.hidden_weight)
 
 
 class LastStep(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedmix.data.federated import FederatedData
 from fedmix.exchange.means import Means
-from fedmix.exchange.pool import Pool, build
+from fedmix.exchange.pool import Pool, build, to_shares
 from fedmix.exchange.releases import Releases, release_all
 from fedmix.exchange.settings import Exchange
 from fedmix.rng import stream, streams
@@ -49,8 +49,8 @@ class MeanExchange:
     """Algorithm 1's exchange as state between rounds. All of it can be saved and put back (`state`, `restore`).
 
     `version` counts rebuilt pools, `holds` is the version that each client has, `epoch` counts changes of each client's data,
-    `pending` are clients whose data changed since they last sent. Every field is replaced, never changed in place: a shallow
-    copy is what it was, and a state needs no copies.
+    `sent` its releases, by which privacy is accounted; `pending` are clients whose data changed since they last sent. Every
+    field is replaced, never changed in place: a shallow copy is what it was, and a state needs no copies.
     """
 
     how: Exchange
@@ -62,9 +62,10 @@ class MeanExchange:
     pending: frozenset[int] = frozenset()
     holds: Array = field(init=False)
     epoch: Array = field(init=False)
+    sent: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.holds, self.epoch = np.zeros(self.clients, np.int64), np.zeros(self.clients, np.int64)
+        self.holds, self.epoch, self.sent = (np.zeros(self.clients, np.int64) for _ in range(3))
 
     def changed(self, clients: Iterable[int]) -> None:
         """Take note that the data of these clients changed."""
@@ -93,12 +94,15 @@ class MeanExchange:
     def _collect(self, data: FederatedData, encode: Callable[[Array], Tensor], due: Array) -> int:
         """Take the releases of the clients that are due; the bytes they sent."""
         own = self.how.source == "own"
-        how = replace(self.how, cutoff=1, noise=0.0) if own else self.how  # own means never leave their client
+        how = Exchange(m=self.how.m, split=self.how.split) if own else self.how  # own means never leave their client
         sent = release_all(
             due, data, how, encode,
             grouping=lambda clients: streams(self.seed, "split", clients, self.epoch[clients]),
             noise=lambda clients: streams(self.seed, "release-noise", clients, self.version),
         )  # fmt: skip
+        if self.how.source == "pool":
+            self.sent = self.sent.copy()
+            self.sent[due[data.clients.sizes[due] >= how.cutoff]] += 1
         kept = [] if self.releases is None else [self.releases.without(due)]
         self.releases = Releases.joined(kept + sent)
         return sum(Means(part.x, part.y).bytes for part in sent)
@@ -112,6 +116,8 @@ class MeanExchange:
         if self.how.source == "noise":
             labels = torch.full_like(pool.y, 1 / data.outputs if data.classes else 0.0)
             return Pool(data.transform.noise(tuple(pool.x.shape), rng), labels, pool.owners)
+        if self.how.clip is not None and data.classes:
+            return replace(pool, y=to_shares(pool.y))
         return pool
 
     def deliver(self, clients: Iterable[int]) -> Traffic:
@@ -134,6 +140,7 @@ class MeanExchange:
             "version": torch.tensor(self.version),
             "holds": torch.from_numpy(self.holds),
             "epoch": torch.from_numpy(self.epoch),
+            "sent": torch.from_numpy(self.sent),
             "pending": torch.tensor(sorted(self.pending), dtype=torch.int64),
         }
         if self.releases is not None:
@@ -144,6 +151,7 @@ class MeanExchange:
         """Put back what `state` gave; the pool follows from it."""
         self.version = int(saved["version"])
         self.holds, self.epoch = saved["holds"].numpy(), saved["epoch"].numpy()
+        self.sent = saved["sent"].numpy() if "sent" in saved else np.full(self.clients, self.version)  # at most, where not noted
         self.pending = frozenset(saved["pending"].tolist())
         self.releases, self.pool = None, None
         if "owner" in saved:

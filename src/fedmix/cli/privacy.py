@@ -145,7 +145,8 @@ def _picture(data: FederatedData, how: Exchange) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(SHOWN, 2.6), layout="constrained")
-    for part, (title, pictures) in zip(figure.subfigures(2, 1), _both(data, how), strict=True):
+    parts: Any = figure.subfigures(2, 1)
+    for part, (title, pictures) in zip(parts, _both(data, how), strict=True):
         part.suptitle(title, fontsize=9)
         for axes, picture in zip(part.subplots(1, SHOWN, squeeze=False)[0], pictures, strict=False):
             axes.imshow(np.clip(np.moveaxis(picture, 0, -1), 0, 1).squeeze(), cmap="gray", vmin=0, vmax=1)

@@ -1,5 +1,6 @@
 """The round loop: exchange, choose, plan, run, average, evaluate."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +15,8 @@ from fedmix.data.federated import FederatedData
 from fedmix.engines import Engine, Sequential, Vectorised, Work
 from fedmix.errors import BadInput
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
-from fedmix.exchange import Exchange, MeanExchange, Pool, Traffic
+from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
+from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code
 from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.functional import Model, check_fits
@@ -103,6 +105,41 @@ class Rounds:
         """What is known of the clients' data: the number of classes, everyone's samples, and how many of each class."""
         raise NotImplementedError
 
+    def _encode(self, raw: np.ndarray[Any, Any]) -> Tensor:
+        """Samples as they are averaged: in units, or as hidden states under the present weights."""
+        if not self.needs.layer:
+            return self.data.units(raw)
+        with torch.no_grad(), arithmetic("float32"):
+            return self.model.head(self.needs.layer)(self.params, self.data.inputs(raw).to(self.device)).cpu()
+
+    def _sizes(self) -> np.ndarray[Any, Any]:
+        """How many samples each client has, as far as is known."""
+        return self.data.clients.sizes
+
+    def guarantee(self, delta: float = DELTA, *, neighbours: Neighbours = "replace", level: Level = "sample") -> Guarantee:
+        """The differential privacy of the means released so far (of the first release, before it). Weights are not covered."""
+        sent = int(self.exchange.sent.max()) if self.exchange else 0
+        reason = self._why_none()
+        if reason or self.exchange is None:
+            return Guarantee(math.inf, delta, math.inf, level, neighbours, sent, reason)
+        how, layer = self.exchange.how, self.needs.layer
+        return guarantee(
+            how, self.exchange.smallest or how.smallest_group(self._sizes()), delta,
+            releases=max(1, sent), neighbours=neighbours, level=level,
+            nonnegative=nonnegative(self.data, layer),
+        )  # fmt: skip
+
+    def _why_none(self) -> str:
+        if self.needs.partner == "global":
+            return "raw samples of all clients are shared"
+        if self.exchange is None or self.exchange.how.source != "pool":
+            return "no means are exchanged, and weights carry no guarantee"
+        if self.needs.layer and not all(
+            type(m).__module__.startswith(("torch.nn.", "fedmix.")) for m in self.model.module.modules()
+        ):
+            return "hidden states are made by layers of your own, which are not known here"
+        return own_code(self.data)
+
     def state(self) -> dict[str, Tensor]:
         """All that the next rounds depend on, as tensors: weights, round, bytes so far, and the exchange's state."""
         saved = {f"params.{n}": p.cpu() for n, p in self.params.items()}
@@ -118,17 +155,26 @@ class Rounds:
         def part(prefix: str) -> dict[str, Tensor]:
             return {n.removeprefix(prefix): t for n, t in saved.items() if n.startswith(prefix)}
 
-        if {n: p.shape for n, p in part("params.").items()} != {n: p.shape for n, p in self.params.items()}:
-            raise BadInput("this state belongs to another model: its parameters have other names or shapes")
+        def kinds(params: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+            return {n: (p.shape, p.dtype) for n, p in params.items()}
+
+        if kinds(part("params.")) != kinds(self.params):
+            raise BadInput("this state belongs to another model: its parameters have other names, shapes or types")
         if bool(part("exchange.")) != (self.exchange is not None):
             raise BadInput("this state belongs to another objective: one of the two uses means and the other does not")
         if self.round:
             raise BadInput("restore a state into a new Federation, before its first round")
+        counts = {"round": saved.get("round"), **part("traffic.")}
+        if counts.keys() != {"round", *vars(self.traffic)} or not all(_is_count(t) for t in counts.values()):
+            raise BadInput("this state is damaged: it lacks a number of rounds or bytes; start anew")
         self.params = {n: p.to(self.device) for n, p in part("params.").items()}
         self.round = int(saved["round"])
         self.traffic = Traffic(**{n: int(t) for n, t in part("traffic.").items()})
         if self.exchange:
-            self.exchange.restore(part("exchange."), self.data)
+            held = part("exchange.")
+            if "x" in held and held["x"].shape[1:] != self._encode(self.data.x[:1]).shape[1:]:
+                raise BadInput("this state is damaged: its means do not have the shape of these samples; start anew")
+            self.exchange.restore(held, self.data)
 
 
 class Federation(Rounds):
@@ -217,16 +263,8 @@ class Federation(Rounds):
         """Have the means exchanged that are due, and give the pool as the model will see it."""
         if self.exchange is None:
             return None, Traffic()
-        layer, params = self.needs.layer, self.params
-        if layer:
-            head = self.model.head(layer)
-
-            def encode(raw: np.ndarray[Any, Any]) -> Tensor:
-                with torch.no_grad(), arithmetic("float32"):
-                    return head(params, self.data.inputs(raw).to(self.device)).cpu()
-        else:
-            encode = self.data.units
-        traffic = self.exchange.refresh(self.data, encode, every_round=layer > 0)
+        layer = self.needs.layer
+        traffic = self.exchange.refresh(self.data, self._encode, every_round=layer > 0)
         traffic = traffic + self.exchange.deliver(chosen.tolist())
         if layer and self.exchange.how.source == "pool":
             others = len(self.data.clients) - len(chosen)
@@ -253,10 +291,14 @@ class Federation(Rounds):
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Go on from a state: the following rounds give the same weights, bit for bit, as if the run had never stopped."""
         super().restore(saved)
-        for past in range(self.round):
+        for past in range(self.round if self.changes else 0):
             changed = self.changes(past) if self.changes else {}
             self.data = self.data.with_clients(changed) if changed else self.data
         self.resident = replace(self.resident, data=self.data)
+
+
+def _is_count(value: Tensor | None) -> bool:
+    return value is not None and value.shape == () and value.dtype == torch.int64 and int(value) >= 0
 
 
 def device_named(name: str | torch.device) -> torch.device:

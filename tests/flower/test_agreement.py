@@ -27,6 +27,7 @@ FEDMIX = {"name": "fedmix", "lam": 0.1}
         (FEDMIX, {"m": 4, "split": "class", "exclude_own": True, "average": 2}),
         (FEDMIX | {"mu": 0.1}, {"m": 0.5, "cutoff": 10}),
         ({"name": "naivemix", "lam": 0.2, "per": "sample"}, {"m": "all"}),
+        (FEDMIX, {"m": 4, "clip": 2.0}),
         (FEDMIX | {"layer": 1}, {"m": 4}),
         ({"name": "fedavg"}, None),
         ({"name": "localmix", "alpha": 1.0}, None),
@@ -93,3 +94,12 @@ def test_your_own_module_and_objective() -> None:
     assert set(real.params) == {"0.weight", "0.bias", "2.weight", "2.bias"}
     for name, weight in reference.params.items():
         torch.testing.assert_close(real.params[name], weight, rtol=0, atol=1e-6)
+
+
+def test_releases_are_counted_for_the_guarantee_with_the_groups_that_clients_chose() -> None:
+    experiment = light(exchange={"m": 4, "clip": 2.0, "noise": 1.0})
+    real = remote(experiment)
+    list(real.run(2))
+    assert real.exchange is not None
+    assert (real.exchange.sent.tolist(), real.exchange.smallest) == ([1, 1, 1, 1], 4)
+    assert real.guarantee().epsilon == simulated(experiment).guarantee().epsilon

@@ -52,12 +52,13 @@ class Policy:
         """What the client will do of what the server asks for."""
         if not self.share_means:
             raise Withheld(f"the policy of client {client} lets no means out")
-        noise = max(asked.noise, self.least_noise)
+        labels = asked.label_noise if asked.label_noise is None else max(asked.label_noise, self.least_noise)
+        asked = replace(asked, noise=max(asked.noise, self.least_noise), label_noise=labels)
         if samples >= asked.cutoff and asked.group_size(client, samples) < self.least_m:
             if samples < self.least_m:
                 raise Withheld(f"client {client} has fewer samples than the {self.least_m} that its policy wants in a mean")
-            return replace(asked, m=self.least_m, noise=noise)
-        return replace(asked, noise=noise)
+            return replace(asked, m=self.least_m)
+        return asked
 
 
 def _fits(value: Any, kinds: tuple[type, ...]) -> bool:

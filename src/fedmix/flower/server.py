@@ -107,6 +107,9 @@ class Remote(Rounds):
         sizes = [known[k].samples if k in known else 0 for k in range(self.settings.clients)]
         return {"classes": None, "sizes": sizes, "counts": []}
 
+    def _sizes(self) -> np.ndarray[Any, Any]:
+        return np.array([presence.samples for presence in self.roster.presence.values()])
+
     def _train_round(self) -> tuple[float, Traffic]:
         self._traffic = Traffic()
         for attempt in range(1, self.settings.attempts + 1):
@@ -230,17 +233,17 @@ class Remote(Rounds):
         if not wire.said(content, "m", int):
             log.info("client %s is below the cut-off and sends no means", client)
             return []
-        labels = self.data.classes is not None
-        means = wire.read_means(content, exchange.how, presence.samples, self._mean_shape(), self.data.outputs, labels)
+        labels = self.data.classes is not None and exchange.how.clip is None  # clipped ones are no shares, and may carry noise
+        means = wire.read_means(
+            content,
+            exchange.how,
+            presence.samples,
+            tuple(self._encode(self.data.test_x[:1]).shape[1:]),
+            self.data.outputs,
+            labels,
+        )
+        exchange.count(np.array([client]), wire.said(content, "m", int))
         return [Releases(np.full(len(means.x), client), *means)]
-
-    def _mean_shape(self) -> tuple[int, ...]:
-        sample = self.data.test_x[:1]
-        if not self.needs.layer:
-            return tuple(self.data.units(sample).shape[1:])
-        with torch.no_grad():
-            hidden = self.model.head(self.needs.layer)(self.params, self.data.inputs(sample).to(self.device))
-        return tuple(hidden.shape[1:])
 
     # The updates
 

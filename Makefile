@@ -5,12 +5,20 @@ BIN = $(VENV)/bin
 # Threads that wait for each other by spinning make a busy machine ten times slower.
 export OMP_WAIT_POLICY = PASSIVE
 
-.PHONY: demo test lint types check format docs clean
+.PHONY: demo federation test federation-test lint types check format docs clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/demo.py
 
+# A SuperLink and five SuperNodes on this machine; about two minutes.
+federation: $(VENV)/.ready
+	$(BIN)/fedmix federation run digits --nodes 5 --rounds 5
+
 test: lint types check
+
+# Killed nodes and servers, cut links, many nodes: half an hour.
+federation-test: $(VENV)/.ready
+	$(BIN)/pytest -m federation tests/flower
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

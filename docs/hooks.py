@@ -55,7 +55,8 @@ SAYS = {
 }
 ABOUT = {
     "": "These stand at the top of a file, before any section.",
-    "data": "The data set, and how it is dealt out to clients. `data.name` chooses one.",
+    "data": "The data set, and how it is dealt out to clients. `data.name` chooses one; `own` is for "
+    "[federations](federation.md) whose clients load their own, and has no settings.",
     "model": "`model.name` chooses one. Sizes that follow from the data, such as the number of classes, are filled in.",
     "objective": "What a client minimises. `objective.name` chooses one.",
     "training": "What happens in a round.",

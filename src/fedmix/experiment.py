@@ -7,20 +7,20 @@ import difflib
 import hashlib
 import inspect
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError, create_model, model_validator
+from torch import nn
 
 from fedmix import data, models
 from fedmix.data import FederatedData
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
 from fedmix.federation import Federation
-from fedmix.files import read_within
+from fedmix.files import parse_toml, printable, read_within
 from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
 from fedmix.models.initialise import Initialisation
@@ -28,7 +28,7 @@ from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Obj
 from fedmix.training import Training
 
 DATA: dict[str, Callable[..., FederatedData]] = {
-    f.__name__: f for f in (data.digits, data.cifar10, data.cifar100, data.femnist, data.shakespeare, data.diabetes)
+    f.__name__: f for f in (data.digits, data.cifar10, data.cifar100, data.femnist, data.shakespeare, data.diabetes, data.own)
 }
 MODELS: dict[str, Callable[..., Any]] = {
     f.__name__: f for f in (models.digits_cnn, models.lenet, models.vgg, models.charlstm, models.mlp)
@@ -38,6 +38,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }  # fmt: skip
 SIZES = ("classes", "inputs", "outputs")  # what a model takes from its data
 LARGEST = 1 << 20  # bytes of an experiment file
+LONGEST = 200  # characters of a wrong value that are shown
 
 
 class _Section(BaseModel):
@@ -122,7 +123,7 @@ class Experiment(_Section):
         try:
             experiment = Experiment.model_validate(values)
         except ValidationError as error:
-            raise BadInput(f"{where}: {'; '.join(_mistakes(error, values))}") from None
+            raise BadInput(f"{where}: {printable('; '.join(_mistakes(error, values)))}") from None
         if experiment.exchange is None and experiment.build_objective().needs.means:
             return experiment.model_copy(update={"exchange": ExchangeSection()})  # so that the spec says what is exchanged
         return experiment
@@ -132,9 +133,9 @@ class Experiment(_Section):
         """Read a TOML file."""
         text = read_within(path, LARGEST, "give a preset's name or a TOML file of a few lines")
         try:
-            values = tomllib.loads(text.decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise BadInput(f"{path} is not valid TOML: {error}") from None
+            values = parse_toml(text)
+        except ValueError as error:
+            raise BadInput(f"{path} is not valid TOML: {printable(error)}") from None
         return Experiment.of(values, str(path))
 
     def values(self) -> dict[str, Any]:
@@ -159,7 +160,7 @@ class Experiment(_Section):
             for section in sections:
                 at = at.setdefault(section, {})
                 if not isinstance(at, dict):
-                    raise BadInput(f"{path}: {section} is a value, not a section")
+                    raise BadInput(printable(f"{path}: {section} is a value, not a section"))
             if key == "name" and at.get(key) != value and sections and sections[0] != "engine":
                 at.clear()
                 if sections == ["objective"] and not any(p.startswith("exchange.") for p in settings):
@@ -213,20 +214,23 @@ class Experiment(_Section):
         at = {"root": root} if root and "root" in inspect.signature(load).parameters else {}
         return load(**spec, **at, seed=self.seed)
 
-    def federation(self, root: Path | None = None) -> Federation:
-        """Everything built, ready to run. `root` is a folder with the hub's files, where data is not to be downloaded."""
-        federated = self.build_data(root)
+    def build_module(self, federated: FederatedData) -> nn.Module:
+        """The model for this data, initialised by the seed."""
         spec: dict[str, Any] = self.model.model_dump()
         build, how = MODELS[spec.pop("name")], spec.pop("initialise")
         known = {"classes": federated.outputs, "outputs": federated.outputs, "inputs": math.prod(federated.input_shape)}
         sizes = {k: v for k, v in known.items() if k in inspect.signature(build).parameters}
         try:
-            module = initialised(lambda: build(**spec, **sizes), self.seed, how)
+            return initialised(lambda: build(**spec, **sizes), self.seed, how)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise BadInput(f"[model] {spec} cannot be built: {error}") from error
+
+    def federation(self, root: Path | None = None) -> Federation:
+        """Everything built, ready to run. `root` is a folder with the hub's files, where data is not to be downloaded."""
+        federated = self.build_data(root)
         engine: dict[str, Any] = self.engine.model_dump()
         return Federation(
-            module,
+            self.build_module(federated),
             federated,
             self.build_objective(),
             Training(**self.training.model_dump()),
@@ -293,19 +297,24 @@ def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[str
         dotted = ".".join(shown) or "experiment"
         match mistake["type"]:
             case "extra_forbidden":
-                yield f"{dotted}={at!r} is not a setting{_nearest(shown, values)}"
+                yield f"{dotted}={_shown(at)} is not a setting{_nearest(shown, values)}"
             case "missing" | "union_tag_not_found":
                 missing = dotted if mistake["type"] == "missing" else f"{dotted}.name"
                 yield f"{missing} is missing; give it a value"
             case "union_tag_invalid":
                 name = at.get("name")
                 known = str(mistake["ctx"]["expected_tags"]).replace("'", "")
-                yield f"{dotted}.name={name!r} is unknown{_close(str(name), known.split(', '))}; choose one of {known}"
+                yield f"{dotted}.name={_shown(name)} is unknown{_close(str(name), known.split(', '))}; choose one of {known}"
             case "value_error":
                 yield str(mistake["ctx"]["error"])
             case _:
                 reason = mistake["msg"].removeprefix("Input ")
-                yield f"{dotted}={at!r} {reason}"
+                yield f"{dotted}={_shown(at)} {reason}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _nearest(shown: list[str], values: Mapping[str, Any]) -> str:

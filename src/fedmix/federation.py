@@ -1,8 +1,9 @@
 """The round loop: exchange, choose, plan, run, average, evaluate."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,8 @@ from fedmix.data.federated import FederatedData
 from fedmix.engines import Engine, Sequential, Vectorised, Work
 from fedmix.errors import BadInput
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
-from fedmix.exchange import Exchange, MeanExchange, Pool, Traffic
+from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
+from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code
 from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.functional import Model, check_fits
@@ -28,15 +30,154 @@ Changes = Callable[[int], Mapping[int, Sequence[int] | np.ndarray[Any, Any]]]
 
 @dataclass(frozen=True)
 class Round:
-    """What a finished round reports: its number (from 1), the clients' mean local loss, bytes, and test metrics if evaluated."""
+    """What a finished round reports: its number (from 1), the clients' mean local loss, bytes, and test metrics if evaluated.
+
+    `notes` are further counts of the engine's own, such as how many replies a real federation rejected.
+    """
 
     round: int
     local_loss: float
     traffic: Traffic
     metrics: dict[str, float] | None
+    notes: Mapping[str, int] = field(default_factory=dict)
 
 
-class Federation:
+class Rounds:
+    """What every way of running has in common: weights, exchange, bytes and test metrics from round to round.
+
+    `_train_round` is left to those that differ in it. What it changes it replaces, so that a round that fails can be undone.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        objective: Objective,
+        training: Training,
+        data: FederatedData,
+        exchange: MeanExchange | None,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.model, self.objective, self.training, self.data = model.to(device), objective, training, data
+        self.exchange, self.seed, self.device = exchange, seed, device
+        self.needs = objective.needs
+        self.tests = HeldOut.on(device, data)
+        self.params = {name: p.to(device) for name, p in self.model.init().items()}
+        self.round = 0
+        self.traffic = Traffic()
+        self.notes: Mapping[str, int] = {}
+
+    def _train_round(self) -> tuple[float, Traffic]:
+        """Train one round; the mean local loss and the bytes that it took."""
+        raise NotImplementedError
+
+    def run(self, rounds: int, *, evaluate_every: int = 1) -> Iterator[Round]:
+        """Train until round `rounds` is done, one round per item; go on later with a larger number.
+
+        Every `evaluate_every` rounds, and after the last, the round carries test metrics.
+        """
+        if evaluate_every < 1:
+            raise BadInput(f"evaluate_every={evaluate_every} must be at least 1")
+        while self.round < rounds:
+            before = vars(self) | {"exchange": copy(self.exchange)}
+            try:
+                local_loss, traffic = self._train_round()
+            except BaseException:  # a round happens whole or not at all, so that it can be tried again
+                vars(self).update(before)
+                raise
+            self.round += 1
+            self.traffic = self.traffic + traffic
+            due = self.round % evaluate_every == 0 or self.round == rounds
+            yield Round(self.round, local_loss, traffic, self.evaluate() if due else None, self.notes)
+
+    def _model_bytes(self, layer: int) -> int:
+        return sum(self.params[n].numel() * 4 for n in self.model.tail(layer).names)
+
+    def evaluate(self) -> dict[str, float]:
+        """Test metrics of the global model as it stands."""
+        return evaluate(self.model, self.params, self.tests)
+
+    def evaluate_clients(self) -> ClientScores:
+        """Scores of the global model on each client's own test samples."""
+        return evaluate_clients(self.model, self.params, replace(self.tests, data=self.data))
+
+    def holdings(self) -> dict[str, Any]:
+        """What is known of the clients' data: the number of classes, everyone's samples, and how many of each class."""
+        raise NotImplementedError
+
+    def _encode(self, raw: np.ndarray[Any, Any]) -> Tensor:
+        """Samples as they are averaged: in units, or as hidden states under the present weights."""
+        if not self.needs.layer:
+            return self.data.units(raw)
+        with torch.no_grad(), arithmetic("float32"):
+            return self.model.head(self.needs.layer)(self.params, self.data.inputs(raw).to(self.device)).cpu()
+
+    def _sizes(self) -> np.ndarray[Any, Any]:
+        """How many samples each client has, as far as is known."""
+        return self.data.clients.sizes
+
+    def guarantee(self, delta: float = DELTA, *, neighbours: Neighbours = "replace", level: Level = "sample") -> Guarantee:
+        """The differential privacy of the means released so far (of the first release, before it). Weights are not covered."""
+        sent = int(self.exchange.sent.max()) if self.exchange else 0
+        reason = self._why_none()
+        if reason or self.exchange is None:
+            return Guarantee(math.inf, delta, math.inf, level, neighbours, sent, reason)
+        how, layer = self.exchange.how, self.needs.layer
+        return guarantee(
+            how, self.exchange.smallest or how.smallest_group(self._sizes()), delta,
+            releases=max(1, sent), neighbours=neighbours, level=level,
+            nonnegative=nonnegative(self.data, layer),
+        )  # fmt: skip
+
+    def _why_none(self) -> str:
+        if self.needs.partner == "global":
+            return "raw samples of all clients are shared"
+        if self.exchange is None or self.exchange.how.source != "pool":
+            return "no means are exchanged, and weights carry no guarantee"
+        if self.needs.layer and not all(
+            type(m).__module__.startswith(("torch.nn.", "fedmix.")) for m in self.model.module.modules()
+        ):
+            return "hidden states are made by layers of your own, which are not known here"
+        return own_code(self.data)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the next rounds depend on, as tensors: weights, round, bytes so far, and the exchange's state."""
+        saved = {f"params.{n}": p.cpu() for n, p in self.params.items()}
+        saved["round"] = torch.tensor(self.round)
+        saved |= {f"traffic.{n}": torch.tensor(v) for n, v in asdict(self.traffic).items()}
+        if self.exchange:
+            saved |= {f"exchange.{n}": t for n, t in self.exchange.state().items()}
+        return saved
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Go on from a state: the following rounds give the same weights, bit for bit, as if the run had never stopped."""
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {n.removeprefix(prefix): t for n, t in saved.items() if n.startswith(prefix)}
+
+        def kinds(params: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+            return {n: (p.shape, p.dtype) for n, p in params.items()}
+
+        if kinds(part("params.")) != kinds(self.params):
+            raise BadInput("this state belongs to another model: its parameters have other names, shapes or types")
+        if bool(part("exchange.")) != (self.exchange is not None):
+            raise BadInput("this state belongs to another objective: one of the two uses means and the other does not")
+        if self.round:
+            raise BadInput("restore a state into a new Federation, before its first round")
+        counts = {"round": saved.get("round"), **part("traffic.")}
+        if counts.keys() != {"round", *vars(self.traffic)} or not all(_is_count(t) for t in counts.values()):
+            raise BadInput("this state is damaged: it lacks a number of rounds or bytes; start anew")
+        self.params = {n: p.to(self.device) for n, p in part("params.").items()}
+        self.round = int(saved["round"])
+        self.traffic = Traffic(**{n: int(t) for n, t in part("traffic.").items()})
+        if self.exchange:
+            held = part("exchange.")
+            if "x" in held and held["x"].shape[1:] != self._encode(self.data.x[:1]).shape[1:]:
+                raise BadInput("this state is damaged: its means do not have the shape of these samples; start anew")
+            self.exchange.restore(held, self.data)
+
+
+class Federation(Rounds):
     """Trains `module` on `data` with `objective`, round by round, the same way on every engine.
 
     A run is a pure function of its arguments: the same seed gives the same weights. `changes(round)` may give some clients
@@ -72,18 +213,13 @@ class Federation:
     ) -> None:
         if seed < 0:
             raise BadInput(f"seed={seed} must not be negative")
-        self.device = _device(device)
-        self.objective, self.training, self.seed, self.changes = objective, training, seed, changes
-        self.needs = objective.needs
-        self.loss = loss or (cross_entropy if data.classes is not None else squared_error)
         _check(data, objective, training, exchange)
-        self.model = Model(module, self.loss).to(self.device)
+        model = Model(module, loss or (cross_entropy if data.classes is not None else squared_error))
+        means = MeanExchange(exchange or Exchange(), seed, len(data.clients)) if objective.needs.means else None
+        super().__init__(model, objective, training, data, means, seed, device_named(device))
+        self.changes = changes
         self._check_model(data)
-        self.data = data
         self.resident = Resident.on(self.device, data)
-        self.tests = HeldOut.on(self.device, data)
-        self.params = {name: p.to(self.device) for name, p in self.model.init().items()}
-        self.exchange = MeanExchange(exchange or Exchange(), seed, len(data.clients)) if self.needs.means else None
         self.engine: Engine
         if engine == "vectorised":
             compile = self.device.type == "cuda" if compile is None else compile
@@ -93,33 +229,12 @@ class Federation:
         else:
             raise BadInput(f"engine {engine!r} is unknown; choose 'vectorised' or 'sequential'")
         self._latest: tuple[Pool, Received] | None = None
-        self.round = 0
-        self.traffic = Traffic()
 
     def _check_model(self, data: FederatedData) -> None:
         y = torch.from_numpy(np.ascontiguousarray(data.y[:2]))
         check_fits(self.model, data.inputs(data.x[:2]).to(self.device), data.targets(y).to(self.device))
         for phase in self.objective.phases():
             self.model.tail(phase.layer)
-
-    def run(self, rounds: int, *, evaluate_every: int = 1) -> Iterator[Round]:
-        """Train until round `rounds` is done, one round per item; go on later with a larger number.
-
-        Every `evaluate_every` rounds, and after the last, the round carries test metrics.
-        """
-        if evaluate_every < 1:
-            raise BadInput(f"evaluate_every={evaluate_every} must be at least 1")
-        while self.round < rounds:
-            before = self.data, self.resident, copy(self.exchange)
-            try:
-                local_loss, traffic = self._train_round()
-            except BaseException:  # a round happens whole or not at all, so that it can be tried again
-                self.data, self.resident, self.exchange = before
-                raise
-            self.round += 1
-            self.traffic = self.traffic + traffic
-            due = self.round % evaluate_every == 0 or self.round == rounds
-            yield Round(self.round, local_loss, traffic, self.evaluate() if due else None)
 
     def _train_round(self) -> tuple[float, Traffic]:
         self._take_changes(self.round)
@@ -148,16 +263,8 @@ class Federation:
         """Have the means exchanged that are due, and give the pool as the model will see it."""
         if self.exchange is None:
             return None, Traffic()
-        layer, params = self.needs.layer, self.params
-        if layer:
-            head = self.model.head(layer)
-
-            def encode(raw: np.ndarray[Any, Any]) -> Tensor:
-                with torch.no_grad(), arithmetic("float32"):
-                    return head(params, self.data.inputs(raw).to(self.device)).cpu()
-        else:
-            encode = self.data.units
-        traffic = self.exchange.refresh(self.data, encode, every_round=layer > 0)
+        layer = self.needs.layer
+        traffic = self.exchange.refresh(self.data, self._encode, every_round=layer > 0)
         traffic = traffic + self.exchange.deliver(chosen.tolist())
         if layer and self.exchange.how.source == "pool":
             others = len(self.data.clients) - len(chosen)
@@ -173,50 +280,29 @@ class Federation:
             self._latest = pool, Received(x.to(self.device, dtype), pool.y.to(self.device, dtype))
         return self._latest[1]
 
-    def _model_bytes(self, layer: int) -> int:
-        return sum(self.params[n].numel() * 4 for n in self.model.tail(layer).names)
-
-    def evaluate(self) -> dict[str, float]:
-        """Test metrics of the global model as it stands."""
-        return evaluate(self.model, self.params, self.tests)
-
-    def evaluate_clients(self) -> ClientScores:
-        """Scores of the global model on each client's own test samples."""
-        return evaluate_clients(self.model, self.params, replace(self.tests, data=self.data))
-
-    def state(self) -> dict[str, Tensor]:
-        """All that the next rounds depend on, as tensors: weights, round, bytes so far, and the exchange's state."""
-        saved = {f"params.{n}": p.cpu() for n, p in self.params.items()}
-        saved["round"] = torch.tensor(self.round)
-        saved |= {f"traffic.{n}": torch.tensor(v) for n, v in asdict(self.traffic).items()}
-        if self.exchange:
-            saved |= {f"exchange.{n}": t for n, t in self.exchange.state().items()}
-        return saved
+    def holdings(self) -> dict[str, Any]:
+        counts = self.data.class_counts()
+        return {
+            "classes": self.data.classes,
+            "sizes": self.data.clients.sizes.tolist(),
+            "counts": [] if counts is None else counts.tolist(),
+        }
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Go on from a state: the following rounds give the same weights, bit for bit, as if the run had never stopped."""
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {n.removeprefix(prefix): t for n, t in saved.items() if n.startswith(prefix)}
-
-        if {n: p.shape for n, p in part("params.").items()} != {n: p.shape for n, p in self.params.items()}:
-            raise BadInput("this state belongs to another model: its parameters have other names or shapes")
-        if bool(part("exchange.")) != (self.exchange is not None):
-            raise BadInput("this state belongs to another objective: one of the two uses means and the other does not")
-        if self.round:
-            raise BadInput("restore a state into a new Federation, before its first round")
-        for past in range(int(saved["round"])):
+        super().restore(saved)
+        for past in range(self.round if self.changes else 0):
             changed = self.changes(past) if self.changes else {}
             self.data = self.data.with_clients(changed) if changed else self.data
         self.resident = replace(self.resident, data=self.data)
-        self.params = {n: p.to(self.device) for n, p in part("params.").items()}
-        self.round = int(saved["round"])
-        self.traffic = Traffic(**{n: int(t) for n, t in part("traffic.").items()})
-        if self.exchange:
-            self.exchange.restore(part("exchange."), self.data)
 
 
-def _device(name: str | torch.device) -> torch.device:
+def _is_count(value: Tensor | None) -> bool:
+    return value is not None and value.shape == () and value.dtype == torch.int64 and int(value) >= 0
+
+
+def device_named(name: str | torch.device) -> torch.device:
+    """A device that holds values, by its name."""
     try:
         probe = torch.zeros(1, device=name)
         probe.item()  # a device that holds no values, such as "meta", fails here

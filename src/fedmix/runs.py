@@ -17,6 +17,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -32,15 +33,16 @@ import torch
 from torch import Tensor
 
 from fedmix import __version__
-from fedmix.data import FederatedData
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import Experiment
-from fedmix.federation import Federation, Round
-from fedmix.files import write_whole
+from fedmix.federation import Federation, Round, Rounds
+from fedmix.files import parse_json, printable, read_within, write_whole
 
 CHECKPOINT_SECONDS = 5.0
 GALLERY = 12
+LARGEST = 256 << 20  # bytes of a file that is read whole
+MEANS = re.compile(r"means-[0-9]{1,19}\.safetensors")
 RELEASED = ("exchange.owner", "exchange.x", "exchange.y")  # the large part of a state: the same until the next version
 Listener = Callable[[dict[str, Any]], None]
 
@@ -52,10 +54,13 @@ class Interrupted(FedmixError):
 
 
 class Run:
-    """A run in a folder of its own, such as `out / experiment.id`; `Run.open(folder)` goes on with one."""
+    """A run in a folder of its own, such as `out / experiment.id`; `Run.open(folder)` goes on with one.
 
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
-        self.experiment, self.folder = experiment, folder
+    `build` makes what trains, where that is not the experiment's own federation.
+    """
+
+    def __init__(self, experiment: Experiment, folder: Path, build: Callable[[], Rounds] | None = None) -> None:
+        self.experiment, self.folder, self.build = experiment, folder, build
         self._means: str | None = None  # the file of released means that is known to be whole
 
     @staticmethod
@@ -69,7 +74,17 @@ class Run:
     def summary(self) -> dict[str, Any] | None:
         """What a finished run came to."""
         path = self.folder / "summary.json"
-        return dict(json.loads(path.read_text())) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            said = parse_json(self._content("summary.json"))
+        except ValueError as error:
+            if isinstance(error, BadInput):
+                raise
+            said = None
+        if not isinstance(said, dict):
+            raise BadInput(f"{path} is damaged; delete it and go on with: fedmix resume {self.folder}")
+        return said
 
     def execute(
         self,
@@ -84,7 +99,7 @@ class Run:
 
         `stopped` is asked after every round; once it says so, a checkpoint is written and Interrupted raised.
         """
-        with _writing(self.folder), _locked(self.folder):
+        with writing(self.folder), locked(self.folder):
             self._refuse_other()
             if (done := self._finished()) is not None:
                 return done
@@ -119,9 +134,9 @@ class Run:
 
     def _finished(self) -> dict[str, Any] | None:
         done = self.summary
-        if done is None or done["rounds"] != self.experiment.rounds:
+        if done is None or done.get("rounds") != self.experiment.rounds:
             return None
-        if done["identity"] != _identity(self.experiment):
+        if done.get("identity") != _identity(self.experiment):
             raise self._changed("summary")
         return done
 
@@ -145,25 +160,31 @@ class Run:
             "restore it (only rounds may grow), or start a new run elsewhere"
         )
 
-    def _begin(self, root: Path | None, command: str) -> tuple[Federation, float]:
+    def _begin(self, root: Path | None, command: str) -> tuple[Rounds, float]:
         """The federation at the round it had reached, and the seconds spent so far."""
         for left in self.folder.glob(".*.partial"):
             left.unlink()  # by a process that was killed in mid-write
-        federation = self.experiment.federation(root)
+        federation = self.build() if self.build else self.experiment.federation(root)
+        privacy(federation)  # which may lack a package: better now than after the last round
         saved = self._saved()
         if saved is None:
             write_whole(self.folder / "environment.json", _json(environment(federation.device, command)))
-            write_whole(self.folder / "clients.json", _clients(federation.data))
+            write_whole(self.folder / "clients.json", _clients(federation))
             write_whole(self.folder / "metrics.jsonl", b"")
             write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())
             return federation, 0.0
         state, about = saved
-        if about["experiment"] != _identity(self.experiment):
+        if about.get("experiment") != _identity(self.experiment):
             raise self._changed("checkpoint")
         federation.restore(state)
+        if federation.round > self.experiment.rounds:
+            raise self._damaged("checkpoint.safetensors", f"it is of round {federation.round}")
         self._cut_metrics(federation.round)
         write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())  # it may ask for more rounds than before
-        return federation, float(about["seconds"])
+        try:
+            return federation, float(about["seconds"])
+        except (KeyError, ValueError):
+            raise self._damaged("checkpoint.safetensors", "its seconds are no number") from None
 
     def _saved(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         if not (self.folder / "checkpoint.safetensors").is_file():
@@ -171,6 +192,8 @@ class Run:
         state, about = self._read("checkpoint.safetensors")
         self._means = about.get("means")
         if self._means:
+            if not MEANS.fullmatch(self._means):  # it is not to lead out of the folder
+                raise self._damaged("checkpoint.safetensors", f"its means are in {printable(self._means)}")
             state |= self._read(self._means)[0]
         return state, about
 
@@ -178,13 +201,22 @@ class Run:
         from safetensors import SafetensorError, safe_open
 
         path = self.folder / name
+        if path.is_symlink():
+            raise self._damaged(name, "it is a link to a file elsewhere")
         try:
             with safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118 - not a dict
-        except (SafetensorError, OSError) as error:
-            raise BadInput(f"{path} is damaged ({error}); delete checkpoint.safetensors to start this run anew") from None
+                return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 - not a dict
+        except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+            raise self._damaged(name, str(error)) from None  # what torch makes of a tensor's kind and shape may fail as well
 
-    def _checkpoint(self, federation: Federation, seconds: float) -> None:
+    def _damaged(self, name: str, reason: str) -> BadInput:
+        why = printable(reason.strip().split("\n")[0])
+        return BadInput(f"{self.folder / name} is damaged ({why}); delete checkpoint.safetensors to start this run anew")
+
+    def _content(self, name: str) -> bytes:
+        return read_within(self.folder / name, LARGEST, f"restore it, or delete {self.folder} to start anew", links=False)
+
+    def _checkpoint(self, federation: Rounds, seconds: float) -> None:
         """Write what the next round depends on: a new version of the released means first; the old one goes last."""
         from safetensors.torch import save
 
@@ -204,18 +236,18 @@ class Run:
     def _cut_metrics(self, rounds: int) -> None:
         """Drop what was written after the checkpoint, a torn last line included; it will come again."""
         path = self.folder / "metrics.jsonl"
-        lines = path.read_text().split("\n")[:rounds] if path.is_file() else []
+        lines = self._content(path.name).split(b"\n")[:rounds] if path.is_file() else []
         if [_round_of(line) for line in lines] != list(range(1, rounds + 1)):
             raise BadInput(
                 f"{path} lacks some of the {rounds} rounds before the checkpoint; delete checkpoint.safetensors to start anew"
             )
-        write_whole(path, "".join(line + "\n" for line in lines).encode())
+        write_whole(path, b"".join(line + b"\n" for line in lines))
 
-    def _finish(self, federation: Federation) -> dict[str, Any]:
+    def _finish(self, federation: Rounds) -> dict[str, Any]:
         if federation.data.test_clients is not None:
-            write_whole(self.folder / "clients.json", _clients(federation.data, federation.evaluate_clients().scores.tolist()))
+            write_whole(self.folder / "clients.json", _clients(federation, federation.evaluate_clients().scores.tolist()))
         lines = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
-        summary = summarise(lines, self.experiment)
+        summary = summarise(lines, self.experiment) | privacy(federation)
         write_whole(self.folder / "summary.json", _json(summary))
         return summary
 
@@ -244,35 +276,37 @@ def summarise(lines: list[dict[str, Any]], experiment: Experiment) -> dict[str, 
         "seconds": final["seconds"],
         "bytes_up": final["bytes_up"],
         "bytes_down": final["bytes_down"],
-        "privacy": privacy(experiment),
     }
 
 
-def privacy(experiment: Experiment) -> str:
-    """What the run's exchange guarantees, in a sentence."""
-    how: Any = experiment.exchange
-    if experiment.build_objective().needs.partner == "global":
-        return "None: raw samples of all clients are shared."
-    if how is None or how.source != "pool":
-        return "No means are exchanged; weight updates carry no guarantee."
-    if how.m == 1:
-        return "None: with m=1 the exchanged means are raw samples."
-    noise = f"noise of deviation {how.noise} on inputs that are not clipped" if how.noise else "no noise"
-    return f"No formal guarantee: means of m={how.m} samples with {noise}, labels without; weight updates carry none either."
+def privacy(federation: Rounds) -> dict[str, Any]:
+    """What the releases so far guarantee, in a sentence and in numbers; None where they guarantee nothing."""
+    sample = federation.guarantee()
+    numbers = {"epsilon": sample.epsilon if sample else None, "delta": sample.delta, "releases": sample.releases}
+    said = str(sample)
+    if sample:
+        client = federation.guarantee(level="client")
+        said += f" For a whole client replaced: ε = {client.epsilon:.3g}." if client else " None for a whole client."
+        said += " Weights, sizes and who takes part are not covered."
+    return {"privacy": said, **numbers}
 
 
-def _line(done: Round, federation: Federation, seconds: float) -> dict[str, Any]:
+def _line(done: Round, federation: Rounds, seconds: float) -> dict[str, Any]:
     total = federation.traffic
     sent = {"bytes_up": total.up, "bytes_down": total.down, **{k: v for k, v in asdict(total).items() if k != "pool"}}
     scores = {name: value if math.isfinite(value) else None for name, value in (done.metrics or {}).items()}
-    return {"round": done.round, **scores, "local_loss": done.local_loss, "seconds": round(seconds, 3), **sent}
+    return {"round": done.round, **scores, "local_loss": done.local_loss, "seconds": round(seconds, 3), **sent, **done.notes}
 
 
-def _round_of(line: str) -> int | None:
+def _round_of(line: bytes) -> Any:
+    """The round of a line that has all that a summary needs; None for others."""
     try:
-        return int(json.loads(line)["round"])
-    except (ValueError, KeyError, TypeError):
+        said = parse_json(line)
+    except ValueError:
         return None
+    if not isinstance(said, dict) or not {"round", "seconds", "bytes_up", "bytes_down"} <= said.keys():
+        return None
+    return said["round"] if all(value is None or type(value) in (int, float) for value in said.values()) else None
 
 
 def _identity(experiment: Experiment) -> str:
@@ -280,14 +314,9 @@ def _identity(experiment: Experiment) -> str:
     return experiment.with_settings({"rounds": 1}).id
 
 
-def _clients(data: FederatedData, scores: list[float] | None = None) -> bytes:
+def _clients(federation: Rounds, scores: list[float] | None = None) -> bytes:
     """Who holds how much, and the last model's score on each client's own test samples where that is known."""
-    counts = data.class_counts()
-    clients = {
-        "classes": data.classes,
-        "sizes": data.clients.sizes.tolist(),
-        "counts": [] if counts is None else counts.tolist(),
-    }
+    clients = federation.holdings()
     if scores is not None:
         clients["scores"] = [score if math.isfinite(score) else None for score in scores]
     return _json(clients, indent=None)
@@ -327,7 +356,7 @@ def _commit() -> str:
     return said.stdout.strip()
 
 
-def _gallery(federation: Federation, path: Path) -> None:
+def _gallery(federation: Rounds, path: Path) -> None:
     """Some of the means that this run exchanges, beside the single samples that m=1 would have sent."""
     data, exchange = federation.data, federation.exchange
     if exchange is None or federation.needs.layer or exchange.how.source != "pool" or not isinstance(data.transform, Images):
@@ -344,8 +373,12 @@ def _json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / ".lock").open("w") as lock:
+def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
+    """Keep other processes out of a folder."""
+    path = folder / name
+    if path.is_symlink():
+        raise BadInput(f"{path} is a link to a file elsewhere; delete it")
+    with path.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -354,7 +387,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> Iterator[None]:
     """Turn what goes wrong with the folder into a sentence."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

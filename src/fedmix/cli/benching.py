@@ -21,7 +21,7 @@ from fedmix.bench.plain import KNOWN
 from fedmix.cli.commands import check_outputs
 from fedmix.cli.progress import LINE_SECONDS, console
 from fedmix.errors import BadInput
-from fedmix.federation import _device
+from fedmix.federation import device_named
 from fedmix.presets import experiment
 from fedmix.runs import Interrupted
 
@@ -46,7 +46,7 @@ def steps(
         "steps", workloads=",".join(names), algorithms=",".join(chosen), variants=",".join(kinds), device=device, repeats=repeats,
         clients=size.clients, batch=size.batch, steps=size.steps, ragged=size.ragged, precision=size.precision,
     )  # fmt: skip
-    on = about(_device(device), command)
+    on = about(device_named(device), command)
     total = sum(len(possible) * (1 + repeats) for *_, possible in groups)
     with _progress(total, quiet) as listen:
         bench = Bench(size, device, repeats, listen)
@@ -81,7 +81,7 @@ def scale(
     command = _command(
         "scale", axes=",".join(names), algorithms=",".join(chosen), device=device, repeats=repeats, limit=f"{limit:g}"
     )
-    on = about(_device(device), command)
+    on = about(device_named(device), command)
     grown: list[scaling.Growth] = []
     notes: list[str] = []
     with _progress(len(chosen) * sum(len(scaling.AXES[name]) for name in names), quiet) as listen:

@@ -61,6 +61,11 @@ class Progress:
             self.spoke = now
             print(f"{self.title}  round {line['round']}/{self.total}  {text}", file=sys.stderr, flush=True)
 
+    def say(self, text: str) -> None:
+        """Show what is going on beside a live bar, until the next round is done."""
+        if self.live:
+            self.live.update(self.task, now=text)
+
     def _text(self, pace: float) -> str:
         parts = []
         if "accuracy" in self.shown:

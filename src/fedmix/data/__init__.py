@@ -6,17 +6,20 @@ from fedmix.data.diabetes import diabetes
 from fedmix.data.digits import digits
 from fedmix.data.federated import FederatedData, Ragged, from_arrays
 from fedmix.data.femnist import femnist
+from fedmix.data.own import alone, own
 from fedmix.data.shakespeare import shakespeare
 
 __all__ = [
     "FederatedData",
     "Ragged",
+    "alone",
     "cifar10",
     "cifar100",
     "diabetes",
     "digits",
     "femnist",
     "from_arrays",
+    "own",
     "partition",
     "shakespeare",
 ]

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from fedmix.data.federated import Array
 from fedmix.errors import BadInput, DataError
+from fedmix.files import printable
 
 BATCH = 8192
 INSTALL = "reading this data needs pyarrow and Pillow; run: pip install 'fedmix[data]'"
@@ -18,7 +20,7 @@ INSTALL = "reading this data needs pyarrow and Pillow; run: pip install 'fedmix[
 def damaged(path: Path, what: str) -> DataError:
     """The error to raise; a link of the hub's cache would come back, so it is what it points to that has to go."""
     culprit = path.resolve() if path.is_symlink() else "the file"
-    return DataError(f"{path}: {what}; delete {culprit} and fetch it again")
+    return DataError(f"{path}: {printable(what)}; delete {culprit} and fetch it again")
 
 
 def count(files: Sequence[Path]) -> int:
@@ -34,9 +36,12 @@ def batches(files: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple[Pat
     start, shown, done, total = time.monotonic(), False, 0, count(files)
     for path in files:
         table = _open(path)
-        missing = [c for c in columns if c not in table.schema_arrow.names]
-        if missing:
-            raise damaged(path, f"there is no column {missing[0]!r}, only {', '.join(table.schema_arrow.names)}")
+        with reading(path):
+            names = table.schema_arrow.names
+        for column in columns:
+            if names.count(column) != 1:
+                said = "is no" if column not in names else "is more than one"
+                raise damaged(path, f"there {said} column {column!r}, only {', '.join(names)[:200]}")
         for batch in _guarded(path, table.iter_batches(BATCH, columns=list(columns))):
             yield path, batch
             done += batch.num_rows
@@ -53,21 +58,26 @@ def _open(path: Path) -> Any:
         import pyarrow.parquet
     except ImportError as error:
         raise BadInput(INSTALL) from error
-    try:
+    with reading(path, "this is no whole parquet file"):
         return pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise damaged(path, f"this is no whole parquet file ({first_line(error)})") from error
+
+
+@contextmanager
+def reading(path: Path, what: str = "the table is damaged") -> Iterator[None]:
+    """Errors in here mean a damaged file: Arrow's own, and text that is not UTF-8."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise damaged(path, f"{what} ({first_line(error)})") from error
 
 
 def _guarded(path: Path, reader: Iterator[Any]) -> Iterator[Any]:
     """What `reader` yields; its errors, but not those of the loop that uses it, mean a damaged file."""
-    import pyarrow
-
     while True:
-        try:
+        with reading(path):
             batch = next(reader, None)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise damaged(path, f"the table is damaged ({first_line(error)})") from error
         if batch is None:
             return
         yield batch

@@ -1,5 +1,6 @@
 """The mean exchange: what clients release, what the server makes of it, and what it costs."""
 
+from fedmix.exchange.accounting import Guarantee, calibrated, guarantee, sensitivity
 from fedmix.exchange.means import Means, average, release, split_at_random, split_by_class
 from fedmix.exchange.pool import Pool, build
 from fedmix.exchange.releases import Releases, release_all
@@ -8,6 +9,7 @@ from fedmix.exchange.settings import Exchange
 
 __all__ = [
     "Exchange",
+    "Guarantee",
     "MeanExchange",
     "Means",
     "Pool",
@@ -15,8 +17,11 @@ __all__ = [
     "Traffic",
     "average",
     "build",
+    "calibrated",
+    "guarantee",
     "release",
     "release_all",
+    "sensitivity",
     "split_at_random",
     "split_by_class",
 ]

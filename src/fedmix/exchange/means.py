@@ -1,6 +1,6 @@
-"""What leaves a client: its samples split into groups of M_k, each group averaged, with noise if asked for."""
+"""What leaves a client: its samples split into groups of M_k, clipped if asked for, each group averaged, and noised."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,20 +63,61 @@ def split(y: Tensor, size: int, how: str, rng: np.random.Generator) -> list[Arra
     return split_by_class(y.argmax(1).numpy(), size, rng) if how == "class" else split_at_random(len(y), size, rng)
 
 
-def average(x: Array, y: Tensor, groups: Ragged, encode: Callable[[Array], Tensor]) -> Means:
-    """The mean of `encode(x)` and of the label vectors `y` over each group, summed in float64, a block of samples at a time."""
+def clipped(x: Tensor, y: Tensor, how: Exchange) -> tuple[Tensor, Tensor]:
+    """Samples scaled down to the bounds on their norms: input and label together, or each to its own. NaN counts as 0."""
+    if how.clip is None:
+        return x, y
+    x = x.nan_to_num(0.0, 0.0, 0.0)
+    norm_x, norm_y = x.flatten(1).norm(dim=1), y.norm(dim=1).to(x.device)
+    if how.label_clip is None:
+        scale_x = scale_y = (how.clip / torch.hypot(norm_x, norm_y)).clamp(max=1)
+    else:
+        scale_x, scale_y = (how.clip / norm_x).clamp(max=1), (how.label_clip / norm_y).clamp(max=1)
+    return x * scale_x.view(-1, *[1] * (x.ndim - 1)), y * scale_y[:, None].to(y.device)
+
+
+def average(
+    x: Array,
+    y: Tensor,
+    groups: Ragged,
+    encode: Callable[[Array], Tensor],
+    how: Exchange = Exchange(),  # noqa: B008 - frozen
+) -> Means:
+    """The mean of `encode(x)` and of the label vectors `y` over each group, clipped as `how` says.
+
+    Sums are taken in float64, a block of samples at a time.
+    """
     order, group = groups.flat, torch.from_numpy(np.repeat(np.arange(len(groups)), groups.sizes))
     size = torch.from_numpy(groups.sizes).double()
     sum_x: Tensor | None = None
+    sum_y = torch.zeros(len(groups), y.shape[1], dtype=torch.float64)
     for start in range(0, len(order), CHUNK):
-        part = encode(x[order[start : start + CHUNK]]).double()
+        rows, into = order[start : start + CHUNK], group[start : start + CHUNK]
+        part_x, part_y = clipped(encode(x[rows]).double(), y[rows].double(), how)
         if sum_x is None:
-            sum_x = torch.zeros(len(groups), *part.shape[1:], dtype=torch.float64, device=part.device)
-        sum_x.index_add_(0, group[start : start + CHUNK].to(part.device), part)
+            sum_x = torch.zeros(len(groups), *part_x.shape[1:], dtype=torch.float64, device=part_x.device)
+        sum_x.index_add_(0, into.to(part_x.device), part_x)
+        sum_y.index_add_(0, into, part_y)
     assert sum_x is not None
-    sum_y = torch.zeros(len(groups), y.shape[1], dtype=torch.float64).index_add_(0, group, y[order].double())
     mean_x = sum_x / size.to(sum_x.device).view(-1, *[1] * (sum_x.ndim - 1))
     return Means(mean_x.float(), (sum_y / size[:, None]).float())
+
+
+def noised(means: Means, counts: Sequence[int], how: Exchange, noises: Iterator[np.random.Generator]) -> Means:
+    """Add noise to the means of several clients, `counts` of each, from their own streams: inputs first, then labels."""
+    if not any(how.noises):
+        return means
+    drawn: list[list[Array]] = [[], []]
+    for count in counts:
+        rng = next(noises)
+        for values, sigma, into in zip(means, how.noises, drawn, strict=True):
+            if sigma:
+                into.append(rng.standard_normal((count, *values.shape[1:]), dtype=np.float32))
+    x, y = [
+        values + sigma * torch.from_numpy(np.concatenate(parts)).to(values.device) if sigma else values
+        for values, sigma, parts in zip(means, how.noises, drawn, strict=True)
+    ]
+    return Means(x, y)
 
 
 def release(
@@ -92,8 +133,5 @@ def release(
     if len(x) < how.cutoff:
         return None
     size = how.group_size(client, len(x))
-    means = average(x, y, Ragged.of(split(y, size, how.split, grouping)), encode)
-    if how.noise:
-        drawn = torch.from_numpy(noise.standard_normal(tuple(means.x.shape), dtype=np.float32))
-        means = means._replace(x=means.x + how.noise * drawn.to(means.x.device))
-    return means
+    means = average(x, y, Ragged.of(split(y, size, how.split, grouping)), encode, how)
+    return noised(means, [len(means.x)], how, iter([noise]))

@@ -79,3 +79,15 @@ def _averaged(values: Tensor, size: int) -> Tensor:
     full = (len(values) // size - 1) * size
     means = values[:full].view(-1, size, *values.shape[1:]).mean(1)
     return torch.cat([means, values[full:].mean(0, keepdim=True)])
+
+
+def to_shares(y: Tensor) -> Tensor:
+    """The nearest vectors of shares, none negative and with sum 1, to label vectors that clipping or noise has moved.
+
+    A cross entropy with a negative share has no lower bound. The projection is that of Duchi et al. (2008).
+    """
+    y = y - y.max(1, keepdim=True).values  # the same nearest vector, and 0 > -1 for the largest, whatever rounding does
+    high = y.sort(dim=1, descending=True).values
+    excess = (high.cumsum(1) - 1) / torch.arange(1, y.shape[1] + 1, dtype=y.dtype, device=y.device)
+    kept = (high > excess).sum(1, keepdim=True)
+    return (y - excess.gather(1, kept - 1)).clamp(min=0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmix.data.federated import FederatedData, Ragged
-from fedmix.exchange.means import CHUNK, Means, average, split
+from fedmix.exchange.means import CHUNK, Means, average, noised, split
 from fedmix.exchange.settings import Exchange
 
 Array = np.ndarray[Any, Any]
@@ -53,7 +53,7 @@ def release_all(
     senders = clients[samples[clients] >= how.cutoff]
     sizes = how.group_sizes(samples[senders])
     splits = grouping(senders[samples[senders] >= 2 * sizes])
-    noises = noise(senders if how.noise else senders[:0])
+    noises = noise(senders if any(how.noises) else senders[:0])
     before = np.cumsum(samples[senders]) - samples[senders]
     cuts = np.flatnonzero(np.diff(before // CHUNK)) + 1
     blocks = zip(np.split(senders, cuts), np.split(sizes, cuts), strict=True)
@@ -77,9 +77,6 @@ def _release_block(
         groups = split(y[mine], int(sizes[i]), how.split, next(splits))
         order[mine] = rows.offsets[i] + np.concatenate(groups)
         lengths[i] = [len(g) for g in groups]
-    means = average(x, y, Ragged.cut(order, np.concatenate(lengths)), encode)
     counts = [len(of_client) for of_client in lengths]
-    if how.noise:
-        drawn = [next(noises).standard_normal((g, *means.x.shape[1:]), dtype=np.float32) for g in counts]
-        means = means._replace(x=means.x + how.noise * torch.from_numpy(np.concatenate(drawn)).to(means.x.device))
+    means = noised(average(x, y, Ragged.cut(order, np.concatenate(lengths)), encode, how), counts, how, noises)
     return Releases(np.repeat(clients, counts), *means)

@@ -1,6 +1,6 @@
 """The exchange over the rounds of a run: who resends when, who still holds an old pool, and what all that costs in bytes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from fedmix.data.federated import FederatedData
+from fedmix.errors import BadInput
 from fedmix.exchange.means import Means
-from fedmix.exchange.pool import Pool, build
+from fedmix.exchange.pool import Pool, build, to_shares
 from fedmix.exchange.releases import Releases, release_all
 from fedmix.exchange.settings import Exchange
 from fedmix.rng import stream, streams
@@ -49,6 +50,7 @@ class MeanExchange:
     """Algorithm 1's exchange as state between rounds. All of it can be saved and put back (`state`, `restore`).
 
     `version` counts rebuilt pools, `holds` is the version that each client has, `epoch` counts changes of each client's data,
+    `sent` its releases, and `smallest` is the fewest samples that a mean ever held (0: none yet), by which privacy is accounted;
     `pending` are clients whose data changed since they last sent. Every field is replaced, never changed in place: a shallow
     copy is what it was, and a state needs no copies.
     """
@@ -57,14 +59,16 @@ class MeanExchange:
     seed: int
     clients: int
     version: int = 0
+    smallest: int = 0
     releases: Releases | None = None
     pool: Pool | None = None
     pending: frozenset[int] = frozenset()
     holds: Array = field(init=False)
     epoch: Array = field(init=False)
+    sent: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.holds, self.epoch = np.zeros(self.clients, np.int64), np.zeros(self.clients, np.int64)
+        self.holds, self.epoch, self.sent = (np.zeros(self.clients, np.int64) for _ in range(3))
 
     def changed(self, clients: Iterable[int]) -> None:
         """Take note that the data of these clients changed."""
@@ -82,26 +86,37 @@ class MeanExchange:
         else:
             return Traffic()
         self.how.check(data.clients.sizes)
-        sent = self._collect(data, encode, due)
-        self.pending = frozenset()
+        return self.take(due, self._collect(data, encode, due), data)
+
+    def take(self, due: Array, sent: Sequence[Releases], data: FederatedData) -> Traffic:
+        """Put what these clients sent in the place of what they sent before, and rebuild the pool."""
+        kept = [] if self.releases is None else [self.releases.without(due)]
+        self.releases = Releases.joined([*kept, *sent])
+        self.pending -= frozenset(due.tolist())
         self.version += 1
         self.pool = self._pool(data)
         if self.how.source != "pool":
             return Traffic()
-        return Traffic(means_up=sent, pool=self.pool.bytes)
+        return Traffic(means_up=sum(Means(part.x, part.y).bytes for part in sent), pool=self.pool.bytes)
 
-    def _collect(self, data: FederatedData, encode: Callable[[Array], Tensor], due: Array) -> int:
-        """Take the releases of the clients that are due; the bytes they sent."""
+    def _collect(self, data: FederatedData, encode: Callable[[Array], Tensor], due: Array) -> list[Releases]:
+        """The releases of the clients that are due."""
         own = self.how.source == "own"
-        how = replace(self.how, cutoff=1, noise=0.0) if own else self.how  # own means never leave their client
-        sent = release_all(
+        how = Exchange(m=self.how.m, split=self.how.split) if own else self.how  # own means never leave their client
+        if self.how.source == "pool":
+            sizes = data.clients.sizes[due]
+            self.count(due[sizes >= how.cutoff], how.smallest_group(sizes))
+        return release_all(
             due, data, how, encode,
             grouping=lambda clients: streams(self.seed, "split", clients, self.epoch[clients]),
             noise=lambda clients: streams(self.seed, "release-noise", clients, self.version),
         )  # fmt: skip
-        kept = [] if self.releases is None else [self.releases.without(due)]
-        self.releases = Releases.joined(kept + sent)
-        return sum(Means(part.x, part.y).bytes for part in sent)
+
+    def count(self, clients: Array, smallest: int) -> None:
+        """Take note that these clients release means of at least so many samples (0: they release none)."""
+        self.sent = self.sent.copy()
+        self.sent[clients] += 1
+        self.smallest = min(filter(None, (self.smallest, smallest)), default=0)
 
     def _pool(self, data: FederatedData) -> Pool:
         assert self.releases is not None
@@ -112,6 +127,8 @@ class MeanExchange:
         if self.how.source == "noise":
             labels = torch.full_like(pool.y, 1 / data.outputs if data.classes else 0.0)
             return Pool(data.transform.noise(tuple(pool.x.shape), rng), labels, pool.owners)
+        if self.how.clip is not None and data.classes:
+            return replace(pool, y=to_shares(pool.y))
         return pool
 
     def deliver(self, clients: Iterable[int]) -> Traffic:
@@ -122,6 +139,11 @@ class MeanExchange:
         self.holds[lacking] = self.version
         travels = self.how.source == "pool"
         return Traffic(means_down=self.pool.bytes * len(lacking) if travels else 0)
+
+    def lost(self, clients: Iterable[int]) -> None:
+        """Take note that these clients no longer hold any version."""
+        self.holds = self.holds.copy()
+        self.holds[list(clients)] = 0
 
     def entries_for(self, client: int) -> Array:
         """The pool's entries that a client may draw."""
@@ -134,6 +156,8 @@ class MeanExchange:
             "version": torch.tensor(self.version),
             "holds": torch.from_numpy(self.holds),
             "epoch": torch.from_numpy(self.epoch),
+            "sent": torch.from_numpy(self.sent),
+            "smallest": torch.tensor(self.smallest),
             "pending": torch.tensor(sorted(self.pending), dtype=torch.int64),
         }
         if self.releases is not None:
@@ -142,10 +166,37 @@ class MeanExchange:
 
     def restore(self, saved: dict[str, Tensor], data: FederatedData) -> None:
         """Put back what `state` gave; the pool follows from it."""
+        if wrong := self._misfit(saved, data):
+            raise BadInput(f"this state is damaged: its exchange has no fitting {wrong}; start anew")
         self.version = int(saved["version"])
         self.holds, self.epoch = saved["holds"].numpy(), saved["epoch"].numpy()
+        if "sent" in saved:  # else the state is older: each sent at most once a version
+            self.sent, self.smallest = saved["sent"].numpy(), int(saved["smallest"])
+        else:
+            self.sent, self.smallest = np.full(self.clients, self.version), self.how.smallest_group(data.clients.sizes)
         self.pending = frozenset(saved["pending"].tolist())
         self.releases, self.pool = None, None
         if "owner" in saved:
             self.releases = Releases(saved["owner"].numpy(), saved["x"], saved["y"])
             self.pool = self._pool(data)
+
+    def _misfit(self, saved: dict[str, Tensor], data: FederatedData) -> str:
+        """Which part of a state is missing, or cannot be of this exchange; empty if none."""
+        count, by_client = torch.Size([]), torch.Size([self.clients])
+        shapes = {"version": count, "holds": by_client, "epoch": by_client, "pending": None}
+        if "sent" in saved:
+            shapes |= {"sent": by_client, "smallest": count}
+        for name, shape in shapes.items():
+            value = saved.get(name)
+            if value is None or value.dtype != torch.int64 or value.shape != (shape or value.shape) or (value < 0).any():
+                return name
+        owner, x, y = (saved.get(name) for name in ("owner", "x", "y"))
+        if owner is None or x is None or y is None:
+            return "" if owner is x is y is None and not saved["version"] else "releases"
+        if saved["pending"].ndim != 1 or owner.ndim != 1 or owner.dtype != torch.int64 or not len(owner):
+            return "owners"
+        if any(len(of) and (int(of.min()) < 0 or int(of.max()) >= self.clients) for of in (owner, saved["pending"])):
+            return "owners"
+        if (owner.diff() < 0).any() or len(x) != len(owner) or y.shape != (len(owner), data.outputs):
+            return "releases"
+        return "" if x.dtype == y.dtype == torch.float32 and y.isfinite().all() else "releases"

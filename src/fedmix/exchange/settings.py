@@ -17,8 +17,10 @@ class Exchange:
 
     `m` is M_k, how many samples are averaged into one mean: a number, a fraction of n_k below 1, or "all". `split` groups
     samples at random or by class. Clients with fewer than `cutoff` samples send nothing. `noise` is the deviation σ of the
-    Gaussian noise on every released input value; labels carry none, so it gives no formal guarantee. The server averages every
-    `average` random entries of the pool into one. `source` replaces the pool by a client's own means or by random noise (the
+    Gaussian noise on every released input value. Without `clip`, as in the paper, labels carry none and nothing is guaranteed.
+    `clip` bounds the L2 norm of each sample's input and label vector together, and labels get the same noise; with `label_clip`
+    and `label_noise`, inputs and labels have a bound and a noise each (docs/privacy.md). The server averages every `average`
+    random entries of the pool into one. `source` replaces the pool by a client's own means or by random noise (the
     paper's controls; nothing travels then). `exclude_own` keeps a client from drawing entries it contributed to. With `wait`,
     clients whose data changed hold their new means back until that share of all clients has changed.
     """
@@ -31,6 +33,9 @@ class Exchange:
     source: Literal["pool", "own", "noise"] = "pool"
     exclude_own: bool = False
     wait: float = 0.0
+    clip: float | None = None
+    label_clip: float | None = None
+    label_noise: float | None = None
 
     def __post_init__(self) -> None:
         if self.m != "all":
@@ -44,6 +49,16 @@ class Exchange:
             raise BadInput(f"exchange.cutoff={self.cutoff} must be at least 1 (1 cuts nobody off)")
         if not 0 <= self.noise < math.inf:
             raise BadInput(f"exchange.noise={self.noise} must not be negative or infinite")
+        for name in ("clip", "label_clip"):
+            bound = getattr(self, name)
+            if bound is not None and not 0 < bound < math.inf:
+                raise BadInput(f"exchange.{name}={bound} is a bound on a norm and must be positive and finite")
+        if self.label_noise is not None and not 0 <= self.label_noise < math.inf:
+            raise BadInput(f"exchange.label_noise={self.label_noise} must not be negative or infinite")
+        if (self.label_clip is None) != (self.label_noise is None) or (self.label_clip is not None and self.clip is None):
+            raise BadInput(
+                "exchange.label_clip and exchange.label_noise go together and with exchange.clip; give all three, or clip alone"
+            )
         if self.average < 1:
             raise BadInput(f"exchange.average={self.average} must be at least 1 (1 leaves the entries as they came)")
         if not 0 <= self.wait <= 1:
@@ -53,6 +68,13 @@ class Exchange:
                 raise BadInput(f"exchange.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}")
         if self.source == "own" and self.exclude_own:
             raise BadInput("exchange.source='own' uses a client's own means; it cannot go with exclude_own")
+
+    @property
+    def noises(self) -> tuple[float, float]:
+        """The deviation of the noise on inputs and on labels."""
+        if self.label_noise is not None:
+            return self.noise, self.label_noise
+        return self.noise, 0.0 if self.clip is None else self.noise
 
     def check(self, sizes: Array) -> None:
         """Refuse settings that clients of these sizes cannot meet."""
@@ -83,6 +105,11 @@ class Exchange:
         if isinstance(self.m, int):
             return np.full_like(samples, self.m)
         return np.maximum(1, (self.m * samples + 1e-9).astype(np.int64))  # 0.29 * 100 is 28.999…
+
+    def smallest_group(self, samples: Array) -> int:
+        """How many samples the smallest mean holds that clients with these numbers of samples release; 0 if none does."""
+        sizes = self.group_sizes(samples[samples >= self.cutoff])
+        return int(sizes.min()) if len(sizes) else 0
 
     def _too_few(self, client: int, samples: int) -> BadInput:
         return BadInput(

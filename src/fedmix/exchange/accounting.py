@@ -1,0 +1,188 @@
+"""(ε, δ) of what clients release: how far one sample, or one client, can move the means, against the noise on them.
+
+Everything here is about the released means and nothing else: weights, sizes and who takes part are not covered. docs/privacy.md
+works the sensitivities out and says what is assumed.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from fedmix.data.federated import FederatedData
+from fedmix.data.transforms import Images, OneHot, Plain
+from fedmix.errors import BadInput
+from fedmix.exchange.settings import Exchange
+
+Neighbours = Literal["replace", "add-remove"]
+Level = Literal["sample", "client"]
+DELTA = 1e-5
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What an exchange promises to one sample, or to one client, over all `releases`.
+
+    `mu` is the distance that a neighbour's means can have, in deviations of the noise: what is released is as hard to tell
+    apart as two unit normals that far apart. `epsilon` and `mu` are infinite where nothing is promised, for `reason`.
+    """
+
+    epsilon: float
+    delta: float
+    mu: float
+    level: Level = "sample"
+    neighbours: Neighbours = "replace"
+    releases: int = 1
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"None: {self.reason}."
+        what = "replaced" if self.neighbours == "replace" else "added or removed"
+        times = "one release" if self.releases == 1 else f"{self.releases} releases"
+        promise = f"({self.epsilon:.3g}, {self.delta:g})-differential privacy"
+        return f"{promise} of the means for one {self.level} {what}, over {times}."
+
+
+def sensitivity(
+    clip: float,
+    group: int,
+    *,
+    neighbours: Neighbours = "replace",
+    level: Level = "sample",
+    several: bool = False,
+    nonnegative: bool = False,
+) -> float:
+    """How far, in L2, all means of a release can move when one sample (or client) of vectors within `clip` is another.
+
+    `group` is the smallest number of samples in a mean; `several`, whether a client may release more than one.
+    Vectors that are `nonnegative` lie at most √2·clip apart, others 2·clip.
+
+    >>> sensitivity(3.0, 10)
+    0.6
+    """
+    apart = (math.sqrt(2) if nonnegative else 2) * _positive("clip", clip)
+    if group < 1:
+        raise BadInput(f"a mean of {group} samples: give at least 1")
+    if level == "client":
+        return apart
+    if neighbours == "add-remove" and several:  # its place is taken by one from the last group, which then is one smaller
+        return apart * math.hypot(1 / group, 1 / (group + 1))
+    return apart / group
+
+
+def guarantee(
+    how: Exchange,
+    group: int,
+    delta: float = DELTA,
+    *,
+    releases: int = 1,
+    neighbours: Neighbours = "replace",
+    level: Level = "sample",
+    nonnegative: bool = False,
+) -> Guarantee:
+    """What `releases` releases with these settings guarantee where no mean has fewer than `group` samples."""
+    _check(delta, releases)
+    reason = why_none(how, neighbours, level)
+    if reason:
+        return Guarantee(math.inf, delta, math.inf, level, neighbours, releases, reason)
+    moved = _moved(how, group, neighbours, level, nonnegative)
+    mu = math.sqrt(releases) * math.hypot(*[by / sigma for by, sigma in zip(moved, how.noises, strict=False)])
+    return Guarantee(float(_dp().get_epsilon_gaussian(1 / mu, delta)), delta, mu, level, neighbours, releases)
+
+
+def calibrated(
+    how: Exchange,
+    epsilon: float,
+    group: int,
+    delta: float = DELTA,
+    *,
+    releases: int = 1,
+    neighbours: Neighbours = "replace",
+    level: Level = "sample",
+    nonnegative: bool = False,
+    label_share: float = 0.5,
+) -> Exchange:
+    """The same settings with the least noise that gives (epsilon, delta).
+
+    Where labels have a bound of their own, `label_share` of μ² is spent on them.
+    """
+    _check(delta, releases)
+    _positive("epsilon", epsilon)
+    if not 0 < label_share < 1:
+        raise BadInput(f"label_share={label_share} must lie between 0 and 1")
+    alone = replace(how, noise=1.0, label_noise=None if how.label_clip is None else 1.0)
+    if reason := why_none(alone, neighbours, level):
+        raise BadInput(f"no noise gives a guarantee: {reason}")
+    unit = _dp().get_sigma_gaussian(epsilon, delta) * math.sqrt(releases)
+    shares = [1.0] if how.label_clip is None else [1 - label_share, label_share]
+    moved = _moved(how, group, neighbours, level, nonnegative)
+    noises = [unit * by / math.sqrt(share) for by, share in zip(moved, shares, strict=True)]
+    return replace(how, noise=noises[0], label_noise=noises[1] if len(noises) > 1 else None)
+
+
+def nonnegative(data: FederatedData, layer: int = 0) -> bool:
+    """Whether what is averaged is never negative: pixels or one-hot characters, with one-hot labels."""
+    return layer == 0 and data.classes is not None and type(data.transform) in (Images, OneHot)
+
+
+def own_code(data: FederatedData) -> str:
+    """What comes before clipping that is not fedmix's own and may let one sample change another; empty where nothing is."""
+    kind = type(data.transform)
+    return (
+        ""
+        if kind in (Plain, Images, OneHot)
+        else f"inputs are made by code of your own ({kind.__name__}), which is not known here"
+    )
+
+
+def why_none(how: Exchange, neighbours: Neighbours = "replace", level: Level = "sample") -> str:
+    """Why these settings guarantee nothing; empty where they do."""
+    if not how.noise:
+        raw = ", and with exchange.m=1 they are raw samples" if how.m == 1 else ""
+        return f"the means carry no noise (exchange.noise){raw}"
+    if how.label_noise == 0:
+        return "labels carry no noise (exchange.label_noise)"
+    if how.clip is None:
+        return "samples are not clipped (exchange.clip), so that one of them can move a mean by any amount"
+    if how.split == "class" and how.m != "all":
+        return "groups are made by label (exchange.split), so that one label decides which samples are averaged"
+    if level == "client" and how.m != "all":
+        return "a client releases several means, and a guarantee for a whole client is given for exchange.m='all' only"
+    if level == "client" and neighbours != "replace":
+        return "the number of means tells how many clients sent one, so that a client can be replaced but not left out unseen"
+    if neighbours == "add-remove" and isinstance(how.m, float):
+        return "with a fraction as exchange.m, one sample more can change the size of every group"
+    return ""
+
+
+def _moved(how: Exchange, group: int, neighbours: Neighbours, level: Level, nonnegative: bool) -> list[float]:
+    """The sensitivity of inputs and labels together, or of each."""
+    return [
+        sensitivity(c, group, neighbours=neighbours, level=level, several=how.m != "all", nonnegative=nonnegative)
+        for c in (how.clip, how.label_clip)
+        if c is not None
+    ]
+
+
+def _check(delta: float, releases: int) -> None:
+    if not 0 < delta < 1:
+        raise BadInput(f"delta={delta} must lie between 0 and 1, and be well below 1 over the number of samples")
+    if releases < 1:
+        raise BadInput(f"releases={releases}: give at least 1")
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise BadInput(f"{name}={value} must be positive and finite")
+    return value
+
+
+def _dp() -> Any:
+    try:
+        import dp_accounting
+    except ImportError as error:
+        raise BadInput("ε is computed by dp-accounting; run: pip install 'fedmix[privacy]'") from error
+    return dp_accounting

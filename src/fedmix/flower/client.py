@@ -1,0 +1,195 @@
+"""The client's side: it loads its own samples, decides what leaves it, and trains. Flower may start a process per message."""
+
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor
+
+from fedmix.batches import Received, Resident
+from fedmix.data.federated import FederatedData
+from fedmix.engines import Sequential, Work
+from fedmix.errors import BadInput, ClientFailure, FedmixError
+from fedmix.exchange import Exchange, release
+from fedmix.federation import device_named
+from fedmix.flower import wire
+from fedmix.flower.policy import Policy
+from fedmix.flower.task import Task
+from fedmix.kernels.precision import arithmetic
+from fedmix.models.functional import Model
+from fedmix.plan import draw_plan
+from fedmix.rng import stream
+
+log = logging.getLogger("fedmix.flower")
+
+
+def client_app(task: Task) -> ClientApp:
+    """The ClientApp of a task: it answers `query.join`, `query.means` and `train`.
+
+    A node's configuration names its client (`partition-id`), and may name a `policy` file and a `device`.
+    """
+    app = ClientApp()
+
+    def answer(act: Callable[[Party, RecordDict, Context], RecordDict]) -> Callable[[Message, Context], Message]:
+        def handle(message: Message, context: Context) -> Message:
+            try:
+                content = act(Party.of(task, context), message.content, context)
+            except ClientFailure as failure:  # whose sentence describes samples
+                log.error("%s", failure)
+                content = wire.refusal(f"its local update failed at step {failure.step}; its own log says why")
+            except FedmixError as error:
+                log.error("%s", error)
+                content = wire.refusal(str(error))
+            except Exception as error:  # whatever a load function or a module of the user's raises; it may quote data
+                log.exception("the client's app failed")
+                content = wire.refusal(f"its app failed ({type(error).__name__}); its own log says why")
+            return Message(content, reply_to=message)
+
+        return handle
+
+    app.query("join")(answer(join))
+    app.query("means")(answer(send_means))
+    app.train()(answer(train))
+    return app
+
+
+@dataclass(frozen=True)
+class Party:
+    """One client: its number, its samples, and the model."""
+
+    task: Task
+    client: int
+    data: FederatedData
+    model: Model
+    device: torch.device
+    policy: Policy
+
+    @staticmethod
+    def of(task: Task, context: Context) -> "Party":
+        config = context.node_config
+        client = config.get("partition-id")
+        if type(client) is not int:
+            raise BadInput(f"the node's partition-id is {client!r}; give it its client's number: --node-config 'partition-id=0'")
+        policy = Policy.load(Path(str(config["policy"]))) if "policy" in config else Policy()
+        data = task.load(client, {**context.run_config, **config})
+        if len(data.clients) != 1:
+            raise BadInput(f"the load function gave client {client} the data of {len(data.clients)}; use fedmix.data.alone")
+        device = device_named(str(config.get("device", "cpu")))
+        return Party(task, client, data, task.model(data).to(device), device, policy)
+
+    @property
+    def samples(self) -> int:
+        return int(self.data.clients.sizes[0])
+
+    @property
+    def presence(self) -> wire.Presence:
+        return wire.Presence(self.client, self.samples, digest(self.data))
+
+
+def digest(data: FederatedData) -> int:
+    """63 bits that change when the samples do."""
+    hashed = hashlib.sha256()
+    for array in (data.x, data.y):
+        array = np.ascontiguousarray(array)
+        hashed.update(f"{array.dtype} {array.shape}".encode())
+        hashed.update(array.data)
+    return int.from_bytes(hashed.digest()[:8], "big") >> 1 | 1
+
+
+def join(party: Party, asked: RecordDict, context: Context) -> RecordDict:  # noqa: ARG001 - as every answer
+    """Say who this is."""
+    return RecordDict({"about": party.presence.content()})
+
+
+def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
+    """Let means out: as the server asks, or as the policy demands.
+
+    A run gets one answer for the same data, whatever it asks later: from means over other groups, or under other noise, a server
+    could work out samples. (Means of hidden states are new in every round.)
+    """
+    presence = party.presence
+    answered = json.dumps([presence.digest, asdict(party.policy)])
+    kept = context.state.get("released")
+    if not party.task.objective.needs.layer and isinstance(kept, ConfigRecord) and kept.get("answered") == answered:
+        return _released(context)
+    question, epoch = json.loads(wire.said(asked, "exchange", str)), wire.said(asked, "epoch", int)
+    how = party.policy.applied(Exchange(**question), party.client, party.samples)
+    data = party.data
+    means = release(
+        party.client, data.x, data.targets(torch.from_numpy(np.ascontiguousarray(data.y))), how, _encoder(party, asked),
+        stream(party.task.experiment.seed, "split", party.client, epoch),
+        np.random.default_rng(secrets.randbits(128)),  # a server that knew the noise could take it off
+    )  # fmt: skip
+    m = how.group_size(party.client, party.samples) if means else 0
+    context.state["about"] = presence.content(m=m, noise=float(how.noise))
+    context.state["means"] = wire.pack(means._asdict() if means else {})
+    context.state["released"] = ConfigRecord({"answered": answered})
+    return _released(context)
+
+
+def _released(context: Context) -> RecordDict:
+    return RecordDict({name: context.state[name] for name in ("about", "means")})
+
+
+def _encoder(party: Party, asked: RecordDict) -> Callable[[Any], Tensor]:
+    """What means are taken of: samples in their units, or hidden states under the weights that came along."""
+    layer = party.task.objective.needs.layer
+    if not layer:
+        return party.data.units
+    head, init = party.model.head(layer), party.model.init()
+    params = _on(party.device, wire.unpack(asked, "weights", {name: tuple(init[name].shape) for name in head.names}))
+
+    def encode(raw: Any) -> Tensor:
+        with torch.no_grad(), arithmetic("float32"):
+            return head(params, party.data.inputs(raw).to(party.device)).cpu()
+
+    return encode
+
+
+def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
+    """Train from the weights that came, with draws of (seed, round, client), and send the weights back."""
+    task, round_ = party.task, wire.said(asked, "round", int)
+    needs, training, seed = task.objective.needs, task.training, task.experiment.seed
+    pool = entries = None
+    if needs.means:
+        version = wire.said(asked, "pool", int)
+        if "pool" in asked:
+            context.state["pool"] = asked["pool"]
+            context.state["held"] = ConfigRecord({"version": version})
+        held = context.state.get("held")
+        if not isinstance(held, ConfigRecord) or held.get("version") != version:
+            return RecordDict({"about": party.presence.content(round=round_, lacks=version)})
+        pool, entries = _pool(party, context)
+    params = _on(party.device, wire.unpack(asked, "weights", {n: tuple(p.shape) for n, p in party.model.init().items()}))
+    plan = draw_plan(
+        seed, round_, party.client, party.samples, training, needs, entries=entries, pad=party.data.transform.pad
+    )  # fmt: skip
+    work = Work(round_ + 1, np.zeros(1, np.int64), [plan], params, training.rate(round_), pool)
+    engine = Sequential(party.model, task.objective, training, precision=task.experiment.engine.precision)
+    [update] = engine.run_round(Resident.on(party.device, party.data), work)
+    about = party.presence.content(round=round_, loss=float(update.losses[0]))
+    return RecordDict({"about": about, "weights": wire.pack({n: p[0] for n, p in update.params.items()})})
+
+
+def _pool(party: Party, context: Context) -> tuple[Received, Any]:
+    """The pool that this client keeps, as model inputs, and the entries that it may draw."""
+    record = context.state["pool"]
+    assert isinstance(record, ArrayRecord)
+    x, y = (torch.from_numpy(record[name].numpy()) for name in ("x", "y"))
+    entries = record["entries"].numpy() if "entries" in record else np.arange(len(x))
+    if not party.task.objective.needs.layer:
+        x = party.data.transform.normalise(x)
+    return Received(x.to(party.device), y.to(party.device)), entries
+
+
+def _on(device: torch.device, params: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: p.to(device) for name, p in params.items()}

@@ -1,0 +1,313 @@
+"""The server's side: it calls the roll, has means exchanged, and runs the rounds over Flower's grid."""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from fedmix.errors import BadInput, FedmixError
+from fedmix.exchange import MeanExchange, Releases, Traffic
+from fedmix.federation import Rounds, device_named
+from fedmix.flower import wire
+from fedmix.flower.post import POLL_SECONDS, Post, content_of
+from fedmix.flower.roster import Roster, TooFew
+from fedmix.flower.settings import Settings
+from fedmix.flower.task import Task
+from fedmix.flower.wire import Presence, Rejected
+from fedmix.plan import choose_clients
+from fedmix.rng import stream
+from fedmix.runs import Run, writing
+from fedmix.server import Updates, average
+
+SERVER_SIDE = ("average", "source", "exclude_own", "wait")  # settings of an exchange that are no client's business
+log = logging.getLogger("fedmix.flower")
+
+
+def server_app(task: Task) -> ServerApp:
+    """The ServerApp of a task: trains and writes a run folder, or goes on with the one that is there."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        serve(grid, task, context.run_config)
+
+    return app
+
+
+def folder_of(task: Task, out: Path) -> Path:
+    """Where a task's run goes; a local run of the same experiment has a folder beside it."""
+    return out / f"{task.experiment.id}-flower"
+
+
+def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a task to its end, from its checkpoint if there is one; the summary."""
+    settings = Settings.of(config)
+    folder = folder_of(task, Path(settings.out))
+    with writing(folder), _logging(folder / "federation.log"):
+        run = Run(task.experiment, folder, lambda: Remote(grid, task, settings, config))
+        try:
+            return run.execute(lambda line: log.info("%s", json.dumps(line)), checkpoint_seconds=0.0)
+        except Exception as error:
+            log.error("%s%s", "" if isinstance(error, FedmixError) else f"{type(error).__name__}: ", error)
+            raise
+
+
+@contextmanager
+def _logging(path: Path) -> Iterator[None]:
+    """Into a file, and to the process's own output, which Flower streams to whoever started the run."""
+    handlers = logging.FileHandler(path), logging.StreamHandler()
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            log.removeHandler(handler)
+            handler.close()
+
+
+class Remote(Rounds):
+    """The rounds of a federation whose clients are nodes of a Flower grid.
+
+    `settled` is, for each client, the digest of the data for which it was last asked for means; 0 if it never was.
+    """
+
+    def __init__(self, grid: Grid, task: Task, settings: Settings, config: Mapping[str, Any]) -> None:
+        tests = replace(task.held_out(config), test_clients=None)
+        training, seed = task.training, task.experiment.seed
+        if training.clients_per_round > settings.clients:
+            raise BadInput(f"training.clients_per_round={training.clients_per_round} is more than the {settings.clients} clients")
+        exchange = MeanExchange(task.exchange, seed, settings.clients) if task.exchange else None
+        device = device_named(task.experiment.engine.device)
+        super().__init__(task.model(tests), task.objective, training, tests, exchange, seed, device)
+        self.settings = settings
+        self.settled = np.zeros(settings.clients, np.int64)
+        self.rejected = 0
+        self._traffic = Traffic()
+        self.post = Post(grid, settings.at_once)
+        self.roster = Roster(self.post, settings.clients, settings.attempts, settings.join_timeout)
+        self._welcome(self.roster.gather(settings.enough))
+
+    def holdings(self) -> dict[str, Any]:
+        """Classes and their counts stay with the clients."""
+        known = self.roster.presence
+        sizes = [known[k].samples if k in known else 0 for k in range(self.settings.clients)]
+        return {"classes": None, "sizes": sizes, "counts": []}
+
+    def _sizes(self) -> np.ndarray[Any, Any]:
+        return np.array([presence.samples for presence in self.roster.presence.values()])
+
+    def _train_round(self) -> tuple[float, Traffic]:
+        self._traffic = Traffic()
+        for attempt in range(1, self.settings.attempts + 1):
+            try:
+                return self._try_round(), self._traffic
+            except TooFew as error:
+                log.warning("round %s, attempt %s: %s", self.round + 1, attempt, error)
+                if attempt == self.settings.attempts:
+                    raise
+                time.sleep(POLL_SECONDS)
+        raise AssertionError
+
+    def _try_round(self) -> float:
+        self._welcome(self.roster.call())
+        if self.exchange:
+            self._exchange_means(self.exchange)
+        wanted = self.training.clients_per_round
+        chosen = self._choose(wanted)
+        updates = self._collect_updates(chosen)
+        least = math.ceil(self.settings.min_share * wanted)
+        if len(updates) < least:
+            raise TooFew(f"{len(updates)} of {wanted} clients replied well, and {least} are needed")
+        samples = {k: update.presence.samples for k, update in updates.items()}
+        self.params, loss = average((_chunk(k, updates[k], self.device) for k in chosen if k in updates), samples)
+        for update in updates.values():
+            self._notice(update.presence)
+        self.notes = {
+            "asked": len(chosen), "replied": len(updates), "rejected": self.rejected, "clients": len(self.roster),
+            "pool_version": self.exchange.version if self.exchange else 0,
+            "sent_up": self.post.up, "sent_down": self.post.down,
+        }  # fmt: skip
+        return loss
+
+    def _choose(self, count: int) -> list[int]:
+        """The clients that every engine would choose; for those that are not there, others that are."""
+        drawn: list[int] = choose_clients(self.seed, self.round, self.settings.clients, count).tolist()
+        here = [k for k in drawn if k in self.roster]
+        others = sorted(set(self.roster.node) - set(here))
+        instead: list[int] = stream(self.seed, "substitutes", self.round).permutation(others)[: count - len(here)].tolist()
+        return here + instead
+
+    def _reject(self, client: int, error: Exception) -> None:
+        self.rejected += 1
+        log.warning("round %s: a reply of client %s is rejected: %s", self.round + 1, client, error)
+
+    # What clients say of themselves
+
+    def _welcome(self, came: list[int]) -> None:
+        """A client that came holds no pool yet; one that has sent nothing is asked for means, for its policy may be another."""
+        for client in came:
+            if self.exchange:
+                self.exchange.lost([client])
+                if not self._has_sent(client):
+                    self.settled[client] = 0
+            self._notice(self.roster.presence[client])
+
+    def _notice(self, presence: Presence) -> None:
+        """A client's data may have changed since it was last asked for means."""
+        client = presence.client
+        self.roster.presence[client] = presence
+        if self.exchange and self.settled[client] not in (0, presence.digest) and client not in self.exchange.pending:
+            log.info("the data of client %s changed", client)
+            self.exchange.changed([client])
+
+    def _has_sent(self, client: int) -> bool:
+        return self.exchange is not None and self.exchange.releases is not None and client in self.exchange.releases.owner
+
+    # The exchange
+
+    def _exchange_means(self, exchange: MeanExchange) -> None:
+        """Have those clients send means that are due, and pool them."""
+        layer, here = self.needs.layer, sorted(self.roster.node)
+        waits = len(exchange.pending) / self.settings.clients < exchange.how.wait
+        due = [k for k in here if layer or not self.settled[k] or (k in exchange.pending and not waits)]
+        if layer:
+            self._traffic += Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * len(due))
+        sent, done = self._collect_means(exchange, due)
+        if layer:
+            done = list(range(self.settings.clients))  # states of an older encoder are of no use
+        if sent or any(self._has_sent(k) for k in done):
+            self._traffic += exchange.take(np.array(done), sent, self.data)
+            log.info(
+                "round %s: version %s of the pool has %s entries", self.round + 1, exchange.version, len(exchange.pool or ())
+            )
+        if exchange.pool is None:
+            raise TooFew("no client has sent means, without which this objective cannot train")
+
+    def _collect_means(self, exchange: MeanExchange, due: list[int]) -> tuple[list[Releases], list[int]]:
+        """What the clients that are due send, and those of them for which it takes the place of what they sent before."""
+        contents = {self.roster.node[k]: self._question(exchange, k) for k in due}
+        replies = self.post.ask("query.means", contents, self.settings.timeout)
+        sent, done = [], []
+        for k in due:
+            reply, presence = replies.get(self.roster.node[k]), self.roster.presence[k]
+            content = content_of(reply, f"client {k}")
+            if reply is None or reply.has_error():
+                continue  # it is asked again in the next round
+            self.settled[k] = presence.digest
+            exchange.pending -= {k}
+            try:
+                if content is not None:
+                    sent += self._read_means(exchange, k, content)
+                done.append(k)
+            except FedmixError as error:
+                self._reject(k, error)
+        return sent, done
+
+    def _question(self, exchange: MeanExchange, client: int) -> RecordDict:
+        how = {name: value for name, value in asdict(exchange.how).items() if name not in SERVER_SIDE}
+        question = RecordDict({"about": ConfigRecord({"exchange": json.dumps(how), "epoch": int(exchange.epoch[client])})})
+        if self.needs.layer:
+            question["weights"] = wire.pack({n: self.params[n] for n in self.model.head(self.needs.layer).names})
+        return question
+
+    def _read_means(self, exchange: MeanExchange, client: int, content: RecordDict) -> list[Releases]:
+        presence = Presence.read(content, self.settings.clients)
+        if presence.client != client:
+            raise Rejected(f"it says that it is client {presence.client} now")
+        self.settled[client] = presence.digest
+        self.roster.presence[client] = presence
+        if not wire.said(content, "m", int):
+            log.info("client %s is below the cut-off and sends no means", client)
+            return []
+        labels = self.data.classes is not None and exchange.how.clip is None  # clipped ones are no shares, and may carry noise
+        means = wire.read_means(
+            content,
+            exchange.how,
+            presence.samples,
+            tuple(self._encode(self.data.test_x[:1]).shape[1:]),
+            self.data.outputs,
+            labels,
+        )
+        exchange.count(np.array([client]), wire.said(content, "m", int))
+        return [Releases(np.full(len(means.x), client), *means)]
+
+    # The updates
+
+    def _collect_updates(self, chosen: list[int]) -> dict[int, wire.Update]:
+        """The good updates of these clients; whoever turns out to lack the pool gets it and is asked once more."""
+        updates: dict[int, wire.Update] = {}
+        weights, deadline = wire.pack(self.params), time.monotonic() + self.settings.timeout
+        asked = chosen
+        while asked:
+            contents = {self.roster.node[k]: self._work(k, weights) for k in asked}
+            replies = self.post.ask("train", contents, max(1.0, deadline - time.monotonic()))
+            lacking = []
+            for k in asked:
+                content = content_of(replies.get(self.roster.node[k]), f"client {k}")
+                if content is None and self.exchange:
+                    self.exchange.lost([k])
+                elif content is not None and asked is chosen and self.exchange and wire.lacks(content):
+                    lacking.append(k)
+                elif content is not None:
+                    self._traffic += Traffic(models_up=self._model_bytes(0))
+                    try:
+                        limits = self.settings.clients, self.params, self.settings.largest_update
+                        updates[k] = wire.read_update(content, self.round, self.roster.presence[k], *limits)
+                    except Rejected as error:
+                        self._reject(k, error)
+            if self.exchange and lacking:
+                log.info("round %s: clients %s lack the pool and get it again", self.round + 1, lacking)
+                self.exchange.lost(lacking)
+            asked = lacking
+        return updates
+
+    def _work(self, client: int, weights: ArrayRecord) -> RecordDict:
+        """What a client gets: the weights, and the pool if it does not hold it."""
+        exchange = self.exchange
+        about = ConfigRecord({"round": self.round, "pool": exchange.version if exchange else 0})
+        content = RecordDict({"about": about, "weights": weights})
+        self._traffic += Traffic(models_down=self._model_bytes(0))
+        if exchange and exchange.pool and exchange.holds[client] != exchange.version:
+            pool = {"x": exchange.pool.x, "y": exchange.pool.y}
+            if exchange.how.exclude_own:
+                pool["entries"] = torch.from_numpy(exchange.entries_for(client))
+            content["pool"] = wire.pack(pool)
+            self._traffic += exchange.deliver([client])
+        return content
+
+    # Going on later
+
+    def state(self) -> dict[str, Tensor]:
+        """What every federation saves, and of which data clients have sent means."""
+        counts = torch.tensor([self.rejected, self.post.up, self.post.down])
+        return super().state() | {"remote.settled": torch.from_numpy(self.settled.copy()), "remote.counts": counts}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Go on from a state; clients keep nothing of a run that ended, so they get the pool once more, but send no means."""
+        super().restore(saved)
+        self.settled = saved["remote.settled"].numpy().copy()
+        self.rejected, up, down = saved["remote.counts"].tolist()
+        self.post.up += up
+        self.post.down += down
+        if self.exchange:
+            self.exchange.lost(range(self.settings.clients))
+        self._welcome(list(self.roster.node))
+
+
+def _chunk(client: int, update: wire.Update, device: torch.device) -> Updates:
+    params = {name: p[None].to(device) for name, p in update.params.items()}
+    return Updates([client], params, torch.tensor([update.loss], device=device))

@@ -1,0 +1,174 @@
+"""What travels in Flower's messages, and how a reply is read: nothing in it is believed before it has been checked."""
+
+import math
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from fedmix.errors import FedmixError
+from fedmix.exchange import Exchange, Means
+from fedmix.types import Params
+
+Shapes = Mapping[str, tuple[int, ...]]
+MOST_SAMPLES = 2**40
+LONGEST_REASON = 300
+
+
+class Rejected(FedmixError):
+    """A message that is not what was agreed; says what is wrong with it."""
+
+
+def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """Tensors by name, on their way."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(t.detach().cpu().numpy())) for name, t in tensors.items()})
+
+
+def unpack(content: RecordDict, part: str, shapes: Shapes) -> Params:
+    """The float32 tensors of exactly these names and shapes, all of them finite; -1 stands for any length."""
+    record = content.get(part)
+    if not isinstance(record, ArrayRecord):
+        raise Rejected(f"its {part} are missing")
+    if set(record) != set(shapes):
+        missing, more = sorted(set(shapes) - set(record)), sorted(set(record) - set(shapes))
+        raise Rejected(
+            f"its {part} lack {missing[0]!r}" if missing else f"its {part} hold {more[0]!r:.80}, which nobody asked for"
+        )
+    return {name: _tensor(record[name], f"{part} {name!r}", shape) for name, shape in shapes.items()}
+
+
+def _tensor(array: Array, what: str, shape: tuple[int, ...]) -> Tensor:
+    """Its header is read before anything is allocated: a few bytes may claim to be an array of any size."""
+    stream = BytesIO(array.data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version != (1, 0):
+            raise Rejected(f"its {what} are in another format")
+        said, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    except Rejected:
+        raise
+    except Exception as error:  # numpy reads a header as Python, which fails in many ways
+        raise Rejected(f"its {what} cannot be read") from error
+    if len(said) != len(shape) or any(want not in (-1, n) for n, want in zip(said, shape, strict=True)):
+        raise Rejected(f"its {what} have shape {said} instead of {shape}".replace("-1", "any"))
+    if dtype != np.float32 or fortran:
+        raise Rejected(f"its {what} are {dtype} instead of float32, in C order")
+    values = memoryview(array.data)[stream.tell() :]
+    if len(values) != 4 * math.prod(said):
+        raise Rejected(f"its {what} are {len(values)} bytes long instead of {4 * math.prod(said)}")
+    tensor = torch.from_numpy(np.frombuffer(values, np.float32).reshape(said).copy())
+    if not torch.isfinite(tensor).all():
+        raise Rejected(f"its {what} hold NaN or infinity")
+    return tensor
+
+
+def size(content: RecordDict) -> int:
+    """Bytes of a message's content, as Flower counts them."""
+    return sum(record.count_bytes() for record in content.values())
+
+
+def said(content: RecordDict, name: str, kind: type) -> Any:
+    """One of the plain values that a message carries."""
+    about = content.get("about")
+    value = about.get(name) if isinstance(about, ConfigRecord) else None
+    if type(value) is not kind:  # a bool is an int elsewhere
+        raise Rejected(f"its {name} is {value!r:.40} instead of {'a' if kind is not int else 'an'} {kind.__name__}")
+    return value
+
+
+def refusal(reason: str) -> RecordDict:
+    """A reply that does not do what was asked, and says why."""
+    return RecordDict({"about": ConfigRecord({"refused": reason})})
+
+
+def refused(content: RecordDict) -> str | None:
+    """Why a reply does not do what was asked, on one printable line; None if it does."""
+    about = content.get("about")
+    if not isinstance(about, ConfigRecord) or "refused" not in about:
+        return None
+    return "".join(c if c.isprintable() else " " for c in str(about["refused"]))[:LONGEST_REASON]
+
+
+def lacks(content: RecordDict) -> bool:
+    """Whether a reply says that its client does not hold the pool."""
+    about = content.get("about")
+    return isinstance(about, ConfigRecord) and "lacks" in about
+
+
+class Presence(NamedTuple):
+    """Who a node says it is: its client's number, n_k, and a digest that changes with its data."""
+
+    client: int
+    samples: int
+    digest: int
+
+    def content(self, **more: Any) -> ConfigRecord:
+        return ConfigRecord({**self._asdict(), **more})
+
+    @staticmethod
+    def read(content: RecordDict, clients: int) -> "Presence":
+        client, samples, digest = (said(content, name, int) for name in Presence._fields)
+        if not 0 <= client < clients:
+            raise Rejected(
+                f"it says that it is client {client}, and there are clients 0..{clients - 1}; correct its partition-id"
+            )
+        if not 0 < samples <= MOST_SAMPLES:
+            raise Rejected(f"its number of samples is {samples}, not a positive integer")
+        if not 0 < digest < 2**63:
+            raise Rejected("its digest is not a positive integer")
+        return Presence(client, samples, digest)
+
+
+def read_means(content: RecordDict, asked: Exchange, samples: int, x_shape: tuple[int, ...], outputs: int, labels: bool) -> Means:
+    """The means of a client, if they are what was asked for or less: as many as n_k and its own M_k allow, of the right shape."""
+    m, least = said(content, "m", int), asked.group_size(0, samples) if asked.m != "all" else samples
+    if m < least:
+        raise Rejected(f"its means are of M_k={m} samples, fewer than the {least} that were asked for")
+    if m > samples:
+        raise Rejected(f"its means are of M_k={m} samples, more than the {samples} it has")
+    if said(content, "noise", float) < asked.noise:
+        raise Rejected(f"its means carry less noise than the deviation of {asked.noise} that was asked for")
+    means = unpack(content, "means", {"x": (-1, *x_shape), "y": (-1, outputs)})
+    x, y = means["x"], means["y"]
+    groups = samples // m
+    if len(x) != len(y) or not 0 < len(x) <= groups or (asked.split == "random" and len(x) != groups):
+        raise Rejected(f"it sent {len(x)} means and {len(y)} label vectors; {samples} samples with M_k={m} make {groups}")
+    if labels and (bool((y < 0).any()) or not torch.allclose(y.sum(1), torch.ones(len(y)), atol=1e-3)):
+        raise Rejected("its mean labels are not shares of classes")
+    return Means(x, y)
+
+
+class Update(NamedTuple):
+    """A client's reply to a round."""
+
+    presence: Presence
+    params: Params
+    loss: float
+
+
+def read_update(content: RecordDict, round_: int, presence: Presence, clients: int, params: Params, largest: float) -> Update:
+    """The update of a client, if it is for this round, by whom it should be, complete, finite and not out of all proportion."""
+    if said(content, "round", int) != round_:
+        raise Rejected(f"its update is for round {said(content, 'round', int)} instead of {round_}")
+    now = Presence.read(content, clients)
+    if now.client != presence.client:
+        raise Rejected(f"it says that it is client {now.client} now")
+    if now.digest == presence.digest and now.samples != presence.samples:
+        raise Rejected(f"its number of samples went from {presence.samples} to {now.samples} though its data did not change")
+    loss = said(content, "loss", float)
+    if not math.isfinite(loss):
+        raise Rejected("its loss is NaN or infinite")
+    new = unpack(content, "weights", {name: tuple(p.shape) for name, p in params.items()})
+    before = {name: p.detach().cpu() for name, p in params.items()}
+    moved, norm = _norm({n: new[n] - before[n] for n in new}), _norm(before)
+    if moved > largest * max(norm, 1.0):
+        raise Rejected(f"its update has norm {moved:.3g}, more than {largest:g} times that of the weights ({norm:.3g})")
+    return Update(now, new, loss)
+
+
+def _norm(params: Params) -> float:
+    return math.sqrt(sum(float(p.double().square().sum()) for p in params.values()))

@@ -1,0 +1,105 @@
+"""A federation on Flower gives the weights and the bytes of the reference engine."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedmix import NaiveMix
+from fedmix.data import FederatedData
+from fedmix.exchange import Traffic
+from fedmix.flower import client_app
+from fedmix.flower.server import Remote
+from fedmix.flower.settings import Settings
+from fedmix.models import initialised
+from tests.flower.nodes import Nodes
+from tests.flower.tasks import SIZES, WIDTH, light, remote, simulated, task
+
+FEDMIX = {"name": "fedmix", "lam": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("objective", "exchange"),
+    [
+        (FEDMIX, {"m": 4}),
+        (FEDMIX, {"m": 4, "split": "class", "exclude_own": True, "average": 2}),
+        (FEDMIX | {"mu": 0.1}, {"m": 0.5, "cutoff": 10}),
+        ({"name": "naivemix", "lam": 0.2, "per": "sample"}, {"m": "all"}),
+        (FEDMIX, {"m": 4, "clip": 2.0}),
+        (FEDMIX | {"layer": 1}, {"m": 4}),
+        ({"name": "fedavg"}, None),
+        ({"name": "localmix", "alpha": 1.0}, None),
+    ],
+)
+def test_weights_and_bytes_are_those_of_the_sequential_engine(objective: dict[str, Any], exchange: dict[str, Any] | None) -> None:
+    experiment = light(objective, **({"exchange": exchange} if exchange else {}))
+    real, reference = remote(experiment), simulated(experiment)
+    for ours, theirs in zip(real.run(3), reference.run(3), strict=True):
+        encoder = 4 * (WIDTH * 5 + 5) * 3 if objective.get("layer") else 0  # sent to the chosen too, before the whole model
+        assert ours.traffic == theirs.traffic + Traffic(models_down=encoder)
+        assert ours.local_loss == pytest.approx(theirs.local_loss, rel=1e-6)
+        assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-5)
+    for name, weight in reference.params.items():
+        torch.testing.assert_close(real.params[name], weight, rtol=0, atol=1e-6)
+
+
+def test_means_and_pool_travel_once() -> None:
+    experiment = light(exchange={"m": 4}, training={"clients_per_round": 4, "batch_size": 5})
+    nodes = Nodes(client_app(task(experiment)), range(4))
+    real = remote(experiment, nodes)
+    list(real.run(3))
+    assert [len(nodes.of_kind("query.means", k)) for k in range(4)] == [1, 1, 1, 1]
+    for k in range(4):
+        assert ["pool" in m.content for m in nodes.of_kind("train", k)] == [True, False, False]
+    # by hand: each client of n_k samples releases n_k // 4 means of WIDTH + 3 values, and everyone gets all of them
+    released = sum(n // 4 for n in SIZES) * (WIDTH + 3) * 4
+    assert (real.traffic.means_up, real.traffic.means_down) == (released, 4 * released)
+
+
+def test_counted_bytes_are_the_arithmetic_and_a_little_overhead() -> None:
+    experiment = light(exchange={"m": 4})
+    real = remote(experiment)
+    *_, last = real.run(3)
+    for sent, arithmetic in ((last.notes["sent_up"], real.traffic.up), (last.notes["sent_down"], real.traffic.down)):
+        messages = 4 + 4 + 3 * 3  # roll call, means, three rounds of three
+        assert arithmetic < sent < arithmetic + messages * 6 * 200  # at most six arrays and records, each with its header
+
+
+def test_a_client_that_lost_the_pool_gets_it_again_in_the_same_round() -> None:
+    experiment = light(exchange={"m": 4}, training={"clients_per_round": 4, "batch_size": 5})
+    nodes = Nodes(client_app(task(experiment)), range(4))
+    real, whole = remote(experiment, nodes), remote(experiment)
+    next(real.run(1))
+    nodes.contexts[nodes.node_of(2)].state.clear()  # as when an authenticated node was restarted
+    second = next(real.run(2))
+    list(whole.run(2))
+    assert second.notes["replied"] == 4
+    assert ["pool" in m.content for m in nodes.of_kind("train", 2)] == [True, False, True]
+    assert torch.equal(real.params["1.weight"], whole.params["1.weight"])
+
+
+def test_your_own_module_and_objective() -> None:
+    def module(data: FederatedData) -> nn.Module:
+        return initialised(lambda: nn.Sequential(nn.Linear(WIDTH, 4), nn.Dropout(0.2), nn.Linear(4, data.outputs)), 3)
+
+    experiment = light({"name": "fedavg"})
+    ours = replace(task(experiment), module=module, objective=NaiveMix(lam=0.3))
+    nodes = Nodes(client_app(ours), range(4))
+    real = Remote(nodes, ours, Settings(clients=4), {})
+    reference = simulated(experiment, module=module, objective=ours.objective)
+    list(real.run(2))
+    list(reference.run(2))
+    assert set(real.params) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    for name, weight in reference.params.items():
+        torch.testing.assert_close(real.params[name], weight, rtol=0, atol=1e-6)
+
+
+def test_releases_are_counted_for_the_guarantee_with_the_groups_that_clients_chose() -> None:
+    experiment = light(exchange={"m": 4, "clip": 2.0, "noise": 1.0})
+    real = remote(experiment)
+    list(real.run(2))
+    assert real.exchange is not None
+    assert (real.exchange.sent.tolist(), real.exchange.smallest) == ([1, 1, 1, 1], 4)
+    assert real.guarantee().epsilon == simulated(experiment).guarantee().epsilon

@@ -1,0 +1,189 @@
+"""Replies that are not what was agreed: rejected, counted, named in the log, and the model is untouched by them."""
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from fedmix.exchange import Exchange
+from fedmix.flower import client_app, wire
+from fedmix.flower.roster import TooFew
+from fedmix.flower.wire import Rejected
+from fedmix.plan import choose_clients
+from tests.flower.nodes import Nodes
+from tests.flower.tasks import light, remote, task
+
+Change = Callable[[RecordDict], object]
+
+
+def arrays(content: RecordDict, part: str = "weights") -> ArrayRecord:
+    return cast(ArrayRecord, content[part])
+
+
+def weight(content: RecordDict, change: Callable[[Any], Any], name: str = "1.weight", part: str = "weights") -> None:
+    arrays(content, part)[name] = Array(change(arrays(content, part)[name].numpy().copy()))
+
+
+def about(**values: Any) -> Change:
+    def change(content: RecordDict) -> None:
+        content["about"] = ConfigRecord({**cast(ConfigRecord, content["about"]), **values})
+
+    return change
+
+
+def bytes_of_bias(change: Callable[[bytes], bytes]) -> Change:
+    """Another content behind the same claims."""
+
+    def tamper(content: RecordDict) -> None:
+        array = arrays(content)["1.bias"]
+        changed = change(array.data)
+        assert changed != array.data
+        arrays(content)["1.bias"] = Array(array.dtype, array.shape, array.stype, changed)
+
+    return tamper
+
+
+UPDATES: dict[str, tuple[Change, str]] = {
+    "nan": (lambda c: weight(c, lambda w: w * np.nan), "hold NaN or infinity"),
+    "infinity": (lambda c: weight(c, lambda w: w + np.inf), "hold NaN or infinity"),
+    "shape": (lambda c: weight(c, lambda w: w.T.copy()), r"have shape \(5, 3\) instead of \(3, 5\)"),
+    "float64": (lambda c: weight(c, lambda w: w.astype(np.float64)), "are float64 instead of float32"),
+    "missing": (lambda c: arrays(c).pop("0.0.bias"), "lack '0.0.bias'"),
+    "more": (lambda c: arrays(c).update({"z": Array(np.zeros(2))}), "hold 'z'"),
+    "no weights": (lambda c: c.pop("weights"), "weights are missing"),
+    "huge": (lambda c: weight(c, lambda w: w + 1e6), "more than 10 times that of the weights"),
+    "short": (bytes_of_bias(lambda b: b[:-4]), "8 bytes long instead of 12"),
+    "four terabytes": (
+        bytes_of_bias(lambda b: b.replace(b"(3,), }" + 12 * b" ", b"(1000000000000,), }")),
+        r"have shape \(1000000000000,\) instead of \(3,\)",
+    ),
+    "torn header": (bytes_of_bias(lambda b: b.replace(b"}", b"(")), "cannot be read"),
+    "not an array": (bytes_of_bias(lambda _: b"x"), "cannot be read"),
+    "round": (about(round=5), "for round 5 instead of 0"),
+    "client": (about(client=3), "says that it is client 3"),
+    "no samples": (about(samples=0), "0, not a positive integer"),
+    "negative": (about(samples=-4), "-4, not a positive integer"),
+    "fraction": (about(samples=7.5), "7.5 instead of an int"),
+    "true": (about(samples=True), "True instead of an int"),
+    "other samples": (about(samples=1000), "though its data did not change"),
+    "loss": (about(loss=float("nan")), "loss is NaN"),
+    "nothing": (lambda c: c.clear(), "instead of an int"),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_bad_update_is_left_out(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    change, reason = UPDATES[name]
+    experiment = light()
+    nodes = Nodes(client_app(task(experiment)), range(4))
+    liar, *others = choose_clients(experiment.seed, 0, 4, 3).tolist()
+    kept = {}
+
+    def tamper(asked: Message, reply: Message) -> Message:
+        if asked.metadata.message_type == "train":
+            kept[nodes.client_of(asked)] = {n: a.numpy() for n, a in arrays(reply.content).items()}
+            if nodes.client_of(asked) == liar:
+                if name == "client" and liar == 3:
+                    about(client=2)(reply.content)
+                else:
+                    change(reply.content)
+        return reply
+
+    nodes.tamper = dict.fromkeys(range(4), tamper)
+    real = remote(experiment, nodes)
+    with caplog.at_level(logging.WARNING, "fedmix.flower"):
+        [done] = real.run(1)
+    assert (done.notes["asked"], done.notes["replied"], done.notes["rejected"]) == (3, 2, 1)
+    assert f"a reply of client {liar} is rejected" in caplog.text
+    if not (name == "client" and liar == 3):
+        assert any(re.search(reason, record.getMessage()) for record in caplog.records)
+    sizes = {k: real.roster.presence[k].samples for k in others}
+    for n, w in real.params.items():
+        by_hand = sum(sizes[k] * kept[k][n].astype(np.float64) for k in others) / sum(sizes.values())
+        np.testing.assert_allclose(w.numpy(), by_hand, rtol=1e-5, atol=1e-6)
+
+
+def test_no_good_update_fails_the_round_and_leaves_the_model() -> None:
+    nodes = Nodes(client_app(task(light())), range(4))
+
+    def spoil(asked: Message, reply: Message) -> Message:
+        if asked.metadata.message_type == "train":
+            weight(reply.content, lambda w: w * np.nan)
+        return reply
+
+    nodes.tamper = dict.fromkeys(range(4), spoil)
+    real = remote(light(), nodes, attempts=2)
+    before = {n: p.clone() for n, p in real.params.items()}
+    with pytest.raises(TooFew, match="0 of 3 clients replied well, and 2 are needed"):
+        next(real.run(1))
+    assert len(nodes.of_kind("train")) == 2 * 3
+    assert all(torch.equal(real.params[n], before[n]) for n in before)
+    assert real.round == 0
+
+
+def reply_with(x: Any, y: Any, m: Any = 4, noise: Any = 0.0) -> RecordDict:
+    return RecordDict({"about": ConfigRecord({"m": m, "noise": noise}), "means": ArrayRecord({"x": Array(x), "y": Array(y)})})
+
+
+GOOD = np.ones((3, 6), np.float32), np.full((3, 3), 1 / 3, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (reply_with(*GOOD, m=1), "M_k=1 samples, fewer than the 4"),
+        (reply_with(*GOOD, m=13), "M_k=13 samples, more than the 12"),
+        (reply_with(*GOOD, m="4"), "instead of an int"),
+        (reply_with(GOOD[0][:2], GOOD[1][:2]), "2 means and 2 label vectors; 12 samples with M_k=4 make 3"),
+        (reply_with(GOOD[0][:2], GOOD[1]), "2 means and 3 label vectors"),
+        (reply_with(np.ones((3, 5), np.float32), GOOD[1]), "have shape"),
+        (reply_with(GOOD[0] * np.nan, GOOD[1]), "NaN"),
+        (reply_with(GOOD[0], GOOD[1] * 2), "not shares"),
+        (reply_with(GOOD[0], GOOD[1] - [[1, 0, -1]]), "are float64"),
+        (reply_with(*GOOD, noise=0.05), "less noise than the deviation of 0.1"),
+    ],
+)
+def test_means_that_break_what_was_asked_for_are_rejected(reply: RecordDict, reason: str) -> None:
+    asked = Exchange(m=4, noise=0.1 if "noise" in reason else 0.0)
+    with pytest.raises(Rejected, match=reason):
+        wire.read_means(reply, asked, 12, (6,), 3, labels=True)
+
+
+def test_good_means_are_read() -> None:
+    means = wire.read_means(reply_with(*GOOD, m=4), Exchange(m=4), 12, (6,), 3, labels=True)
+    np.testing.assert_array_equal(means.x.numpy(), GOOD[0])
+
+
+def test_bad_means_stay_out_of_the_pool_and_are_not_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    experiment = light(exchange={"m": 4})
+    nodes = Nodes(client_app(task(experiment)), range(4))
+
+    def spoil(asked: Message, reply: Message) -> Message:
+        if asked.metadata.message_type == "query.means":
+            weight(reply.content, lambda x: x[:-1].copy(), "x", "means")
+        return reply
+
+    nodes.tamper = {2: spoil}
+    real = remote(experiment, nodes)
+    with caplog.at_level(logging.WARNING, "fedmix.flower"):
+        rounds = list(real.run(2))
+    assert "a reply of client 2 is rejected: it sent 6 means and 7 label vectors; 30 samples with M_k=4 make 7" in caplog.text
+    assert rounds[-1].notes["rejected"] == 1
+    assert real.exchange is not None
+    assert real.exchange.releases is not None
+    assert set(real.exchange.releases.owner.tolist()) == {0, 1, 3}
+    assert len(nodes.of_kind("query.means", 2)) == 1
+
+
+def test_a_refusal_is_one_printable_line() -> None:
+    reason = wire.refused(wire.refusal("a\nb\x1b[31m" + "c" * 1000))
+    assert reason is not None
+    assert reason.startswith("a b [31mc")
+    assert len(reason) == wire.LONGEST_REASON
+    assert wire.refused(RecordDict({"about": ConfigRecord({"exchange": json.dumps({})})})) is None

@@ -1,0 +1,125 @@
+"""The server: its run folder, going on after a stop, its settings, and what it refuses before anything is sent."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedmix import BadInput, Run, report
+from fedmix.experiment import Experiment
+from fedmix.flower import Task, client_app
+from fedmix.flower.server import Remote, folder_of, serve
+from fedmix.flower.settings import Settings
+from fedmix.presets import experiment as preset
+from tests.flower.nodes import Nodes
+from tests.flower.tasks import SIZES, light, remote, simulated, task
+
+
+def config(tmp_path: Path, **more: Any) -> dict[str, Any]:
+    return {"clients": len(SIZES), "out": str(tmp_path), "timeout": 5, "join-timeout": 1.0, **more}
+
+
+def test_a_run_folder_like_that_of_a_local_run(tmp_path: Path) -> None:
+    experiment = light(exchange={"m": 4})
+    agreed = task(experiment)
+    summary = serve(Nodes(client_app(agreed), range(4)), agreed, config(tmp_path))
+    folder = folder_of(agreed, tmp_path)
+    there = {path.name for path in folder.iterdir()}
+    assert there >= {"experiment.toml", "environment.json", "metrics.jsonl", "summary.json", "clients.json", "federation.log"}
+    assert there >= {"checkpoint.safetensors", "means-1.safetensors"}
+    reference = simulated(experiment)
+    rounds = list(reference.run(3))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert rounds[-1].metrics is not None
+    assert lines[-1]["accuracy"] == summary["last"] == rounds[-1].metrics["accuracy"]
+    assert (lines[-1]["bytes_up"], lines[-1]["bytes_down"]) == (reference.traffic.up, reference.traffic.down)
+    assert json.loads((folder / "clients.json").read_text()) == {"classes": None, "sizes": list(SIZES), "counts": []}
+    assert "client 3 is there, as node" in (folder / "federation.log").read_text()
+    report.write_html(report.load_runs([folder]), tmp_path / "report.html")
+    assert serve(Nodes(client_app(agreed), []), agreed, config(tmp_path)) == summary  # done, so nobody is asked
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_server_that_was_killed_goes_on_with_its_pool(tmp_path: Path) -> None:
+    experiment = light(exchange={"m": 4, "noise": 0.2})
+    agreed = task(experiment)
+    first = Nodes(client_app(agreed), range(4))
+
+    def kill(line: dict[str, Any]) -> None:
+        if line["round"] == 2:
+            raise Killed
+
+    folder = folder_of(agreed, tmp_path)
+    settings = Settings.of(config(tmp_path))
+    with pytest.raises(Killed):
+        Run(experiment, folder, lambda: Remote(first, agreed, settings, {})).execute(kill, checkpoint_seconds=0.0)
+    whole = remote(experiment, first)  # whose clients, asked again, answer with the noise they drew
+    list(whole.run(3))
+    again = Nodes(client_app(agreed), range(4))
+    serve(again, agreed, config(tmp_path))
+    assert not again.of_kind("query.means")
+    chosen = {again.client_of(m) for m in again.of_kind("train")}
+    assert all("pool" in again.of_kind("train", k)[0].content for k in chosen)
+    state, _ = Run(experiment, folder)._saved() or ({}, {})
+    assert int(state["round"]) == 3
+    for name, weight in whole.params.items():
+        assert torch.equal(state[f"params.{name}"], weight)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    assert lines[2]["sent_up"] > lines[1]["sent_up"] > lines[0]["sent_up"]
+
+
+def test_globalmix_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(BadInput, match="GlobalMix needs raw samples of other clients, which never leave them"):
+        Task.of(preset("digits", "globalmix"))
+
+
+@pytest.mark.parametrize("algorithm", ["randommix", "localmeans"])
+def test_controls_in_which_no_means_travel_are_refused(algorithm: str) -> None:
+    with pytest.raises(BadInput, match="is a control for simulations"):
+        Task.of(preset("digits", algorithm))
+
+
+def test_own_data_is_refused_where_there_is_no_federation() -> None:
+    with pytest.raises(BadInput, match="every client loads by itself; run it on Flower"):
+        light().federation()
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({}, "clients is missing; add it to [tool.flwr.app.config]"),
+        ({"clients": 0}, "clients=0 must be at least 1"),
+        ({"clients": "4"}, "clients='4' must be int"),
+        ({"clients": True}, "clients=True must be int"),
+        ({"clients": 4, "min-clients": 5}, "min-clients=5 must be between 0 and clients=4"),
+        ({"clients": 4, "min-share": 0.0}, "min-share=0.0 must be above 0"),
+        ({"clients": 4, "timeout": float("inf")}, "timeout=inf must be positive and finite"),
+        ({"clients": 4, "attempts": 0}, "attempts=0 must be at least 1"),
+        ({"clients": 4, "largest-update": -1}, "largest-update=-1 must be positive"),
+        ({"clients": 4, "out": 3}, "out=3 must be str"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_sentence(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(sentence)):
+        Settings.of(values)
+
+
+def test_more_clients_a_round_than_there_are_is_refused(tmp_path: Path) -> None:
+    agreed = task(light(training={"clients_per_round": 9}))
+    nodes = Nodes(client_app(agreed), range(4))
+    with pytest.raises(BadInput, match="clients_per_round=9 is more than the 4 clients"):
+        serve(nodes, agreed, config(tmp_path))
+    assert not nodes.sent
+
+
+def test_a_model_that_does_not_take_a_clients_samples_is_told_by_that_client(tmp_path: Path) -> None:
+    agreed = task(Experiment.of(light().values() | {"model": {"name": "digits_cnn"}}))
+    with pytest.raises(BadInput, match="the model does not take inputs of shape"):
+        serve(Nodes(client_app(agreed), range(4)), agreed, config(tmp_path))

@@ -4,8 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load, save, save_file
 
 from fedmix import BadInput
 from fedmix.files import read_within, write_whole
@@ -50,6 +52,27 @@ def test_changed_inputs(made: tuple[str, bytes]) -> None:
     hold(*made)
 
 
+WRONG = (
+    torch.zeros(0),
+    torch.zeros(3, 3),
+    torch.tensor([1, 2, 3]),
+    torch.tensor(-1),
+    torch.tensor(2**40),
+    torch.full((2,), 2**40),
+)
+
+
+def test_every_part_of_a_state_is_looked_at() -> None:
+    """Each tensor of a right checkpoint missing, or of another kind: taken if it can be used, refused in a sentence else."""
+    right = load((CORPUS / "checkpoint" / "right").read_bytes())
+    taken = 0
+    for name in right:
+        rest = {other: tensor for other, tensor in right.items() if other != name}
+        assert not hold("checkpoint", save(rest)) or name in ("exchange.sent", "exchange.smallest"), name
+        taken += sum(hold("checkpoint", save(rest | {name: wrong})) for wrong in WRONG)
+    assert taken < 20  # large numbers of rounds, bytes or versions are numbers too
+
+
 # Folders from elsewhere
 
 
@@ -83,9 +106,6 @@ def test_links_out_of_a_folder_are_not_read(tmp_path: Path) -> None:
 
 def test_a_checkpoint_names_no_file_outside_its_folder(tmp_path: Path) -> None:
     """The means that it names lie there and would be read, were it not for their name."""
-    import torch
-    from safetensors.torch import save_file
-
     folder = tmp_path / "run"
     folder.mkdir()
     save_file({"round": torch.tensor(1)}, folder / "checkpoint.safetensors", {"means": "../means-1.safetensors"})

@@ -188,7 +188,7 @@ class MeanExchange:
             shapes |= {"sent": by_client, "smallest": count}
         for name, shape in shapes.items():
             value = saved.get(name)
-            if value is None or value.dtype != torch.int64 or value.shape != (shape or value.shape) or (value < 0).any():
+            if value is None or value.dtype != torch.int64 or (value < 0).any() or shape not in (None, value.shape):
                 return name
         owner, x, y = (saved.get(name) for name in ("owner", "x", "y"))
         if owner is None or x is None or y is None:

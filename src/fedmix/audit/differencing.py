@@ -1,0 +1,121 @@
+"""What changed? Two refreshes of data in which one sample of a client was replaced, and what their difference shows of it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedmix.audit.population import Population
+from fedmix.audit.quality import psnr
+from fedmix.audit.scene import Scene, refreshed, samples
+from fedmix.data.federated import FederatedData
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One victim: the sample that went, the one that came, and new minus old as the server and a client make it out."""
+
+    old: Array
+    new: Array
+    server: Array
+    client: Array
+
+    def recovered(self, difference: Array) -> float:
+        """The PSNR of the new sample to somebody who knew the old one and adds that difference to it."""
+        return psnr(self.old + difference, self.new)
+
+
+class Differencing(NamedTuple):
+    """Median PSNR in dB of the new sample as the server and a client recover it, and as if it were the old one.
+
+    `changed` clients sent anew together, the least that the share `wait` allows; the server averages `average` means.
+    """
+
+    server: float
+    client: float
+    unseen: float
+    average: int
+    wait: float
+    changed: int
+    victims: int
+
+
+def attack(scene: Scene, wait: float, victims: int, population: Population, rng: np.random.Generator) -> list[Change]:
+    """As many clients as `wait` asks for have one sample replaced each, by one that another client has; one of them is attacked."""
+    return [_change(scene, wait, population, rng) for _ in range(victims)]
+
+
+def clients_needed(data: FederatedData, wait: float) -> int:
+    """How many clients must have changed until new means are sent."""
+    return max(1, math.ceil(wait * len(data.clients)))
+
+
+def summary(changes: Sequence[Change], average: int, wait: float, changed: int) -> Differencing:
+    """Medians over the victims."""
+
+    def median(difference: Callable[[Change], Array]) -> float:
+        return float(np.median([change.recovered(difference(change)) for change in changes]))
+
+    seen = median(lambda c: c.server), median(lambda c: c.client), median(lambda c: np.zeros_like(c.old))
+    return Differencing(*seen, average, wait, changed, len(changes))
+
+
+def _change(scene: Scene, wait: float, population: Population, rng: np.random.Generator) -> Change:
+    data = scene.data
+    senders = rng.permutation(np.unique(scene.owner))
+    changed = np.concatenate([senders, np.setdiff1d(np.arange(len(data.clients)), senders)])[: clients_needed(data, wait)]
+    rows = {int(client): np.array(data.clients[int(client)]) for client in changed}
+    pairs = []
+    for mine in rows.values():
+        new, position = rng.choice(np.setdiff1d(data.clients.flat, mine)), rng.integers(len(mine))
+        pairs.append([mine[position], new])
+        mine[position] = new
+    after = refreshed(scene, data.with_clients(rows), changed, wait)
+    old, new = samples(data, data.x[pairs[0]], data.y[pairs[0]], scene.how)[0]
+    victim = int(changed[0])
+    return Change(
+        old,
+        new,
+        by_server(scene, after, victim, population),
+        by_client(scene, after, victim, len(changed), population),
+    )
+
+
+def by_server(before: Scene, after: Scene, victim: int, population: Population) -> Array:
+    """The server knows whose means are whose: the sum of the victim's samples, new minus old."""
+    (now, mine), (then, earlier) = ((scene.uploads, scene.owner == victim) for scene in (after, before))
+    difference = now.size[mine] @ now.x[mine] - then.size[earlier] @ then.x[earlier]
+    return freed(difference, _noise(before, victim), 1, population)
+
+
+def by_client(before: Scene, after: Scene, victim: int, changed: int, population: Population) -> Array:
+    """Where each entry is one client's only mean, the victim's is compared with the nearest one of the old pool; otherwise only
+    the sums of both pools are alike enough, and they show all changes together."""
+    now, then = after.pool, before.pool
+    if before.how.average == 1 and len(before.groups) == len(np.unique(before.owner)):
+        entry = int(np.flatnonzero(after.owner[after.entries.flat] == victim)[0])
+        old = int(np.argmin(((then.x - now.x[entry]) ** 2).sum(1)))
+        return freed(now.size[entry] * (now.x[entry] - then.x[old]), _noise(before, victim), 1, population)
+    difference = _weights(after) @ now.x - _weights(before) @ then.x
+    return freed(difference, changed * _noise(before, victim), changed, population)
+
+
+def freed(difference: Array, noise: float, changed: int, population: Population) -> Array:
+    """The best linear guess at one change, from the sum of `changed` of them and noise of that variance."""
+    single = 2 * population.variances
+    return np.asarray(population.basis @ ((difference @ population.basis) * single / (changed * single + noise)))
+
+
+def _weights(scene: Scene) -> Array:
+    """How often each entry counts in the sum of all samples. Where several means are averaged, all are taken to be of one size:
+    those of clients that did not change then cancel."""
+    return scene.pool.size if scene.how.average == 1 else scene.entries.sizes * scene.groups.sizes.mean()
+
+
+def _noise(scene: Scene, client: int) -> float:
+    """The variance of the noise on the difference of two sums of a client's samples."""
+    return float(2 * (scene.groups.sizes[scene.owner == client] ** 2).sum() * scene.how.noise**2)

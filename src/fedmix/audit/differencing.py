@@ -45,7 +45,7 @@ class Differencing(NamedTuple):
 
 
 def attack(scene: Scene, wait: float, victims: int, population: Population, rng: np.random.Generator) -> list[Change]:
-    """As many clients as `wait` asks for have one sample replaced each, by one that another client has; one of them is attacked."""
+    """As many clients as `wait` asks for have one sample replaced each, by another client's of a class they have; one is attacked."""
     return [_change(scene, wait, population, rng) for _ in range(victims)]
 
 
@@ -71,7 +71,8 @@ def _change(scene: Scene, wait: float, population: Population, rng: np.random.Ge
     rows = {int(client): np.array(data.clients[int(client)]) for client in changed}
     pairs = []
     for mine in rows.values():
-        new, position = rng.choice(np.setdiff1d(data.clients.flat, mine)), rng.integers(len(mine))
+        alike = data.clients.flat[np.isin(data.y[data.clients.flat], data.y[mine])]
+        new, position = rng.choice(np.setdiff1d(alike, mine)), rng.integers(len(mine))
         pairs.append([mine[position], new])
         mine[position] = new
     after = refreshed(scene, data.with_clients(rows), changed, wait)
@@ -93,15 +94,24 @@ def by_server(before: Scene, after: Scene, victim: int, population: Population) 
 
 
 def by_client(before: Scene, after: Scene, victim: int, changed: int, population: Population) -> Array:
-    """Where each entry is one client's only mean, the victim's is compared with the nearest one of the old pool; otherwise only
-    the sums of both pools are alike enough, and they show all changes together."""
-    now, then = after.pool, before.pool
+    """A client, who knows which classes the victim has, compares the pools.
+
+    Where each entry is one client's only mean, the victim's goes with the nearest one of the old pool. Otherwise the sums of both
+    pools show all changes together; sums over entries of the victim's classes may show its own alone, which is so if they
+    differ less.
+    """
+    noise, now, then = _noise(before, victim), after.pool, before.pool
     if before.how.average == 1 and len(before.groups) == len(np.unique(before.owner)):
         entry = int(np.flatnonzero(after.owner[after.entries.flat] == victim)[0])
         old = int(np.argmin(((then.x - now.x[entry]) ** 2).sum(1)))
-        return freed(now.size[entry] * (now.x[entry] - then.x[old]), _noise(before, victim), 1, population)
-    difference = _weights(after) @ now.x - _weights(before) @ then.x
-    return freed(difference, changed * _noise(before, victim), changed, population)
+        return freed(now.size[entry] * (now.x[entry] - then.x[old]), noise, 1, population)
+    together = _weights(after) @ now.x - _weights(before) @ then.x
+    foreign = ~np.isin(np.arange(before.data.outputs), before.data.y[before.data.clients[victim]])
+    a, b = ((view.y[:, foreign] <= 0).all(1) for view in (now, then))
+    alone = _weights(after)[a] @ now.x[a] - _weights(before)[b] @ then.x[b]
+    if before.how.average == 1 and not before.how.noises[1] and np.linalg.norm(alone) < np.linalg.norm(together):
+        return freed(alone, noise, 1, population)
+    return freed(together, changed * noise, changed, population)
 
 
 def freed(difference: Array, noise: float, changed: int, population: Population) -> Array:

@@ -68,12 +68,12 @@ def log_ratios(off: Array, size: Array, noise: Array, sample: Array, variances: 
     settings, which = np.unique(np.stack([size, noise]), axis=1, return_inverse=True)
     for index, (m, sigma) in enumerate(settings.T):
         rows = np.flatnonzero(which == index)
-        inside = np.maximum(variances * (m - 1) / m**2 + sigma**2, FLOOR)
-        outside = np.maximum(variances / m + sigma**2, FLOOR)
+        inside = np.maximum(variances * (m - 1) / m**2 + sigma**2, FLOOR).astype(off.dtype)
+        outside = np.maximum(variances / m + sigma**2, FLOOR).astype(off.dtype)
         by_mean = 0.5 * (off[rows] ** 2) @ (1 / inside - 1 / outside)
         by_sample = 0.5 * (sample**2) @ (1 / inside) / m**2
         constant = 0.5 * np.log(outside / inside).sum()
-        found[rows] = (off[rows] / inside) @ sample.T / m - by_mean[:, None] - by_sample + constant
+        found[rows] = off[rows] @ (sample / (m * inside)).T - by_mean[:, None] - by_sample + constant
     return found
 
 

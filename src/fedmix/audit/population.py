@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-FLOOR = 1e-8  # of a variance: far below one grey level, far above the rounding of a float32 mean
+FLOOR = 1e-6  # of a variance: a quarter of a grey level, far above the rounding of float32
 
 
 @dataclass(frozen=True)
 class Population:
     """Samples of class c as a normal distribution around `means[c]` (C, d), with one covariance for all classes.
 
-    `basis` (d, d) holds its axes as columns, `variances` (d,) the variance along each.
+    `basis` (d, d) holds its axes as columns, `variances` (d,) the variance along each. Means and axes are float32, since what they
+    are multiplied with is long.
     """
 
     means: Array
@@ -28,13 +29,13 @@ class Population:
         means = np.tile(x.mean(0), (classes, 1))
         for c in np.unique(labels):
             means[c] = x[labels == c].mean(0)
-        covariance, _ = ledoit_wolf(x - means[labels], assume_centered=True)
+        covariance, _ = ledoit_wolf((x - means[labels]).astype(np.float64), assume_centered=True)
         variances, basis = np.linalg.eigh(covariance)
-        return Population(means, basis, np.maximum(variances, FLOOR))
+        return Population(means.astype(np.float32), basis.astype(np.float32), np.maximum(variances, FLOOR))
 
     def off(self, x: Array, y: Array) -> Array:
         """How far inputs are from what their labels (n, C) let expect, along the axes."""
-        return np.asarray((x - shares(y) @ self.means) @ self.basis)
+        return np.asarray((x.astype(np.float32) - shares(y).astype(np.float32) @ self.means) @ self.basis)
 
 
 def shares(y: Array) -> Array:

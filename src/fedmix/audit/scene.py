@@ -101,7 +101,7 @@ def samples(data: FederatedData, x: Array, y: Array, how: Exchange) -> tuple[Arr
     """Raw samples as vectors (n, d) with label vectors (n, C), in the units and within the bounds in which they are averaged."""
     labels = data.targets(torch.from_numpy(np.ascontiguousarray(y)))
     inputs, labels = clipped(data.units(np.ascontiguousarray(x)).double(), labels.double(), how)
-    return inputs.flatten(1).numpy(), labels.numpy()
+    return inputs.flatten(1).float().numpy(), labels.numpy()
 
 
 def _entries(exchange: MeanExchange, releases: int) -> Ragged:
@@ -115,4 +115,4 @@ def _entries(exchange: MeanExchange, releases: int) -> Ragged:
 
 def _view(x: torch.Tensor, y: torch.Tensor, size: Array, together: Array, how: Exchange) -> View:
     noise, label_noise = (sigma / np.sqrt(together) for sigma in how.noises)
-    return View(x.flatten(1).double().numpy(), y.double().numpy(), size, noise, label_noise)
+    return View(x.flatten(1).numpy(), y.double().numpy(), size, noise, label_noise)

@@ -1,5 +1,6 @@
 """The round loop: exchange, choose, plan, run, average, evaluate."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,8 @@ from fedmix.data.federated import FederatedData
 from fedmix.engines import Engine, Sequential, Vectorised, Work
 from fedmix.errors import BadInput
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
-from fedmix.exchange import Exchange, MeanExchange, Pool, Traffic
+from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
+from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code
 from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.functional import Model, check_fits
@@ -183,6 +185,30 @@ class Federation:
     def evaluate_clients(self) -> ClientScores:
         """Scores of the global model on each client's own test samples."""
         return evaluate_clients(self.model, self.params, replace(self.tests, data=self.data))
+
+    def guarantee(self, delta: float = DELTA, *, neighbours: Neighbours = "replace", level: Level = "sample") -> Guarantee:
+        """The differential privacy of the means released so far (of the first release, before it). Weights are not covered."""
+        sent = int(self.exchange.sent.max()) if self.exchange else 0
+        reason = self._why_none()
+        if reason or self.exchange is None:
+            return Guarantee(math.inf, delta, math.inf, level, neighbours, sent, reason)
+        how, layer = self.exchange.how, self.needs.layer
+        return guarantee(
+            how, self.exchange.smallest or how.smallest_group(self.data.clients.sizes), delta,
+            releases=max(1, sent), neighbours=neighbours, level=level,
+            nonnegative=nonnegative(self.data, layer),
+        )  # fmt: skip
+
+    def _why_none(self) -> str:
+        if self.needs.partner == "global":
+            return "raw samples of all clients are shared"
+        if self.exchange is None or self.exchange.how.source != "pool":
+            return "no means are exchanged, and weights carry no guarantee"
+        if self.needs.layer and not all(
+            type(m).__module__.startswith(("torch.nn.", "fedmix.")) for m in self.model.module.modules()
+        ):
+            return "hidden states are made by layers of your own, which are not known here"
+        return own_code(self.data)
 
     def state(self) -> dict[str, Tensor]:
         """All that the next rounds depend on, as tensors: weights, round, bytes so far, and the exchange's state."""

@@ -150,6 +150,7 @@ class Run:
         for left in self.folder.glob(".*.partial"):
             left.unlink()  # by a process that was killed in mid-write
         federation = self.experiment.federation(root)
+        privacy(federation)  # which may lack a package: better now than after the last round
         saved = self._saved()
         if saved is None:
             write_whole(self.folder / "environment.json", _json(environment(federation.device, command)))
@@ -215,7 +216,7 @@ class Run:
         if federation.data.test_clients is not None:
             write_whole(self.folder / "clients.json", _clients(federation.data, federation.evaluate_clients().scores.tolist()))
         lines = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
-        summary = summarise(lines, self.experiment)
+        summary = summarise(lines, self.experiment) | privacy(federation)
         write_whole(self.folder / "summary.json", _json(summary))
         return summary
 
@@ -244,21 +245,19 @@ def summarise(lines: list[dict[str, Any]], experiment: Experiment) -> dict[str, 
         "seconds": final["seconds"],
         "bytes_up": final["bytes_up"],
         "bytes_down": final["bytes_down"],
-        "privacy": privacy(experiment),
     }
 
 
-def privacy(experiment: Experiment) -> str:
-    """What the run's exchange guarantees, in a sentence."""
-    how: Any = experiment.exchange
-    if experiment.build_objective().needs.partner == "global":
-        return "None: raw samples of all clients are shared."
-    if how is None or how.source != "pool":
-        return "No means are exchanged; weight updates carry no guarantee."
-    if how.m == 1:
-        return "None: with m=1 the exchanged means are raw samples."
-    noise = f"noise of deviation {how.noise} on inputs that are not clipped" if how.noise else "no noise"
-    return f"No formal guarantee: means of m={how.m} samples with {noise}, labels without; weight updates carry none either."
+def privacy(federation: Federation) -> dict[str, Any]:
+    """What the releases so far guarantee, in a sentence and in numbers; None where they guarantee nothing."""
+    sample = federation.guarantee()
+    numbers = {"epsilon": sample.epsilon if sample else None, "delta": sample.delta, "releases": sample.releases}
+    said = str(sample)
+    if sample:
+        client = federation.guarantee(level="client")
+        said += f" For a whole client replaced: ε = {client.epsilon:.3g}." if client else " None for a whole client."
+        said += " Weights, sizes and who takes part are not covered."
+    return {"privacy": said, **numbers}
 
 
 def _line(done: Round, federation: Federation, seconds: float) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from fedmix.data.federated import FederatedData
+from fedmix.data.transforms import Images, OneHot, Plain
 from fedmix.errors import BadInput
 from fedmix.exchange.settings import Exchange
 
@@ -38,9 +40,10 @@ class Guarantee:
     def __str__(self) -> str:
         if self.reason:
             return f"None: {self.reason}."
+        what = "replaced" if self.neighbours == "replace" else "added or removed"
         times = "one release" if self.releases == 1 else f"{self.releases} releases"
-        pair = f"{self.neighbours.replace('-', '-or-')}-one {self.level}"
-        return f"({self.epsilon:.3g}, {self.delta:g})-differential privacy, {pair}, over {times} of the means."
+        promise = f"({self.epsilon:.3g}, {self.delta:g})-differential privacy"
+        return f"{promise} of the means for one {self.level} {what}, over {times}."
 
 
 def sensitivity(
@@ -87,7 +90,7 @@ def guarantee(
         return Guarantee(math.inf, delta, math.inf, level, neighbours, releases, reason)
     moved = _moved(how, group, neighbours, level, nonnegative)
     mu = math.sqrt(releases) * math.hypot(*[by / sigma for by, sigma in zip(moved, how.noises, strict=False)])
-    return Guarantee(_dp().get_epsilon_gaussian(1 / mu, delta), delta, mu, level, neighbours, releases)
+    return Guarantee(float(_dp().get_epsilon_gaussian(1 / mu, delta)), delta, mu, level, neighbours, releases)
 
 
 def calibrated(
@@ -120,10 +123,28 @@ def calibrated(
     return replace(how, noise=noises[0], label_noise=noises[1] if len(noises) > 1 else None)
 
 
+def nonnegative(data: FederatedData, layer: int = 0) -> bool:
+    """Whether what is averaged is never negative: pixels or one-hot characters, with one-hot labels."""
+    return layer == 0 and data.classes is not None and type(data.transform) in (Images, OneHot)
+
+
+def own_code(data: FederatedData) -> str:
+    """What comes before clipping that is not fedmix's own and may let one sample change another; empty where nothing is."""
+    kind = type(data.transform)
+    return (
+        ""
+        if kind in (Plain, Images, OneHot)
+        else f"inputs are made by code of your own ({kind.__name__}), which is not known here"
+    )
+
+
 def why_none(how: Exchange, neighbours: Neighbours = "replace", level: Level = "sample") -> str:
     """Why these settings guarantee nothing; empty where they do."""
-    if not how.noise or how.label_noise == 0:
-        return "the means carry no noise (exchange.noise)" if not how.noise else "labels carry no noise (exchange.label_noise)"
+    if not how.noise:
+        raw = ", and with exchange.m=1 they are raw samples" if how.m == 1 else ""
+        return f"the means carry no noise (exchange.noise){raw}"
+    if how.label_noise == 0:
+        return "labels carry no noise (exchange.label_noise)"
     if how.clip is None:
         return "samples are not clipped (exchange.clip), so that one of them can move a mean by any amount"
     if how.split == "class" and how.m != "all":

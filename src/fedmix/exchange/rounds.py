@@ -49,14 +49,16 @@ class MeanExchange:
     """Algorithm 1's exchange as state between rounds. All of it can be saved and put back (`state`, `restore`).
 
     `version` counts rebuilt pools, `holds` is the version that each client has, `epoch` counts changes of each client's data,
-    `sent` its releases, by which privacy is accounted; `pending` are clients whose data changed since they last sent. Every
-    field is replaced, never changed in place: a shallow copy is what it was, and a state needs no copies.
+    `sent` its releases, and `smallest` is the fewest samples that a mean ever held (0: none yet), by which privacy is accounted;
+    `pending` are clients whose data changed since they last sent. Every field is replaced, never changed in place: a shallow
+    copy is what it was, and a state needs no copies.
     """
 
     how: Exchange
     seed: int
     clients: int
     version: int = 0
+    smallest: int = 0
     releases: Releases | None = None
     pool: Pool | None = None
     pending: frozenset[int] = frozenset()
@@ -101,8 +103,10 @@ class MeanExchange:
             noise=lambda clients: streams(self.seed, "release-noise", clients, self.version),
         )  # fmt: skip
         if self.how.source == "pool":
+            sizes = data.clients.sizes[due]
             self.sent = self.sent.copy()
-            self.sent[due[data.clients.sizes[due] >= how.cutoff]] += 1
+            self.sent[due[sizes >= how.cutoff]] += 1
+            self.smallest = min(filter(None, (self.smallest, how.smallest_group(sizes))), default=0)
         kept = [] if self.releases is None else [self.releases.without(due)]
         self.releases = Releases.joined(kept + sent)
         return sum(Means(part.x, part.y).bytes for part in sent)
@@ -141,6 +145,7 @@ class MeanExchange:
             "holds": torch.from_numpy(self.holds),
             "epoch": torch.from_numpy(self.epoch),
             "sent": torch.from_numpy(self.sent),
+            "smallest": torch.tensor(self.smallest),
             "pending": torch.tensor(sorted(self.pending), dtype=torch.int64),
         }
         if self.releases is not None:
@@ -151,7 +156,10 @@ class MeanExchange:
         """Put back what `state` gave; the pool follows from it."""
         self.version = int(saved["version"])
         self.holds, self.epoch = saved["holds"].numpy(), saved["epoch"].numpy()
-        self.sent = saved["sent"].numpy() if "sent" in saved else np.full(self.clients, self.version)  # at most, where not noted
+        if "sent" in saved:  # else the state is older: each sent at most once a version
+            self.sent, self.smallest = saved["sent"].numpy(), int(saved["smallest"])
+        else:
+            self.sent, self.smallest = np.full(self.clients, self.version), self.how.smallest_group(data.clients.sizes)
         self.pending = frozenset(saved["pending"].tolist())
         self.releases, self.pool = None, None
         if "owner" in saved:

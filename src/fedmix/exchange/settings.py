@@ -106,6 +106,11 @@ class Exchange:
             return np.full_like(samples, self.m)
         return np.maximum(1, (self.m * samples + 1e-9).astype(np.int64))  # 0.29 * 100 is 28.999…
 
+    def smallest_group(self, samples: Array) -> int:
+        """How many samples the smallest mean holds that clients with these numbers of samples release; 0 if none does."""
+        sizes = self.group_sizes(samples[samples >= self.cutoff])
+        return int(sizes.min()) if len(sizes) else 0
+
     def _too_few(self, client: int, samples: int) -> BadInput:
         return BadInput(
             f"exchange.m={self.m} is more than the {samples} samples of client {client}; "

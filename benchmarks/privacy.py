@@ -1,0 +1,191 @@
+"""Accuracy against ε: FedMix with clipped and noised means, by M_k, by the server's m, and by noise.
+
+    python benchmarks/privacy.py digits --json benchmarks/results/DATE-privacy/digits.json
+    python benchmarks/privacy.py cifar10 --device cuda --data FOLDER --seeds 1 --json benchmarks/results/DATE-privacy/cifar10.json
+    python benchmarks/privacy.py show benchmarks/results/DATE-privacy/digits.json --plot docs/images/privacy.svg
+
+Runs are kept in --out, and those that are done are not run again: stop it at any time and go on later. `show` prints the table.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmix.exchange import Exchange, calibrated
+from fedmix.exchange.accounting import nonnegative
+from fedmix.experiment import Experiment
+from fedmix.files import write_whole
+from fedmix.presets import experiment
+from fedmix.runs import Run
+
+EPSILONS = (16.0, 8.0, 4.0, 2.0, 1.0)
+SIGMAS = (0.05, 0.075, 0.15, 0.3)  # the paper's
+GROUPS: tuple[int | str, ...] = (5, 20, "all")
+AVERAGES = (1, 4, 10)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A preset, the bound on a sample's norm (about the median of (x, y)), rounds, and how many last tests are averaged."""
+
+    clip: float
+    rounds: int
+    tests: int
+
+
+TASKS = {"digits": Task(4.0, 10, 5), "cifar10": Task(30.0, 300, 10)}
+
+
+def points(name: str, seed: int) -> Iterator[tuple[dict[str, Any], Experiment]]:
+    """Every point of the grid with one seed: what it is, and the experiment."""
+    task = TASKS[name]
+    fixed: dict[str, Any] = {"rounds": task.rounds}
+    data = experiment(name, "fedavg", seed=seed).build_data()
+    for algorithm in ("fedavg", "fedmix", "naivemix"):
+        mix = experiment(name, algorithm, seed=seed).with_settings(fixed)
+        if algorithm == "fedavg":
+            yield {"algorithm": algorithm, "kind": "fedavg"}, mix
+            continue
+        yield {"algorithm": algorithm, "kind": "random means"}, mix.with_settings({"exchange.source": "noise"})
+        for m in GROUPS:
+            for average in AVERAGES if algorithm == "fedmix" else AVERAGES[:1]:
+                at = {"algorithm": algorithm, "m": m, "average": average}
+                pool = mix.with_settings({"exchange.m": m, "exchange.average": average})
+                yield at | {"kind": "as in the paper", "noise": 0.0}, pool
+                how = Exchange(m=m, clip=task.clip)  # type: ignore[arg-type]
+                group = how.smallest_group(data.clients.sizes)
+                targets = EPSILONS if algorithm == "fedmix" else EPSILONS[::2]
+                noises = [(calibrated(how, e, group, nonnegative=nonnegative(data)).noise, "calibrated") for e in targets]
+                if algorithm == "fedmix" and average == 1:
+                    noises += [(sigma, "the paper's σ") for sigma in SIGMAS]
+                for noise, kind in noises:
+                    yield (
+                        at | {"kind": kind, "noise": noise},
+                        pool.with_settings({"exchange.clip": task.clip, "exchange.noise": noise}),
+                    )
+
+
+def measure(name: str, seeds: int, out: Path, device: str, root: Path | None, to: Path) -> None:
+    """Run what is missing, and write what is known after every run."""
+    records: list[dict[str, Any]] = []
+    for seed in range(seeds):
+        for at, spec in points(name, seed):
+            placed = spec.with_settings({"engine.device": device})
+            run = Run(placed, out / placed.id)
+            summary = run.execute(root=root)
+            lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+            tested = [line["accuracy"] for line in lines if "accuracy" in line]
+            score = float(np.mean(tested[-TASKS[name].tests :]))
+            records.append(at | {"seed": seed, "epsilon": summary["epsilon"], "accuracy": score, "last": tested[-1]})
+            print(json.dumps(records[-1], ensure_ascii=False), flush=True)
+            about = {"preset": name, "delta": summary["delta"], "clip": TASKS[name].clip, "rounds": TASKS[name].rounds}
+            to.parent.mkdir(parents=True, exist_ok=True)
+            lines_of_json = ",\n  ".join(json.dumps(record, ensure_ascii=False) for record in records)
+            header = json.dumps(about | {"tests": TASKS[name].tests})[:-1]
+            write_whole(to, f'{header},\n "records": [\n  {lines_of_json}\n]}}\n'.encode())
+
+
+Key = tuple[str, str, str, int, float]
+
+
+def grouped(records: list[dict[str, Any]]) -> dict[Key, list[dict[str, Any]]]:
+    """Records that differ in the seed only; calibrated noise by the ε it was made for."""
+    by: dict[Key, list[dict[str, Any]]] = defaultdict(list)
+    for r in records:
+        level = round(r["epsilon"], 2) if r["kind"] == "calibrated" else r.get("noise", 0.0)
+        by[r["algorithm"], r["kind"], str(r.get("m", "")), r.get("average", 0), level].append(r)
+    return by
+
+
+def percent(records: list[dict[str, Any]]) -> str:
+    """Mean and deviation over seeds."""
+    values = [100 * r["accuracy"] for r in records]
+    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+
+
+def table(said: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    by = grouped(said["records"])
+    lines = []
+    for algorithm in ("fedmix", "naivemix"):
+        lines += [f"| {algorithm} | no noise | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |", "|---" * 7 + "|"]
+        for m in GROUPS:
+            for average in AVERAGES:
+                cells = [by.get((algorithm, "as in the paper", str(m), average, 0.0), [])]
+                cells += [by.get((algorithm, "calibrated", str(m), average, e), []) for e in EPSILONS]
+                if any(cells):
+                    shown = " | ".join(percent(cell) if cell else "" for cell in cells)
+                    lines.append(f"| M_k = {m}, m = {average} | {shown} |")
+        lines.append("")
+    lines += ["| fedmix, m = 1 | " + " | ".join(f"σ = {s}" for s in SIGMAS) + " |", "|---" * 5 + "|"]
+    for m in GROUPS:
+        cells = [by.get(("fedmix", "the paper's σ", str(m), 1, s), []) for s in SIGMAS]
+        if any(cells):
+            shown = " | ".join(f"{percent(c)} (ε = {np.mean([r['epsilon'] for r in c]):.3g})" if c else "" for c in cells)
+            lines.append(f"| M_k = {m} | {shown} |")
+    lines.append("")
+    for algorithm, kind in (("fedavg", "fedavg"), ("fedmix", "random means"), ("naivemix", "random means")):
+        if cell := by.get((algorithm, kind, "", 0, 0.0)):
+            lines.append(f"{algorithm}, {kind}: {percent(cell)}")
+    return "\n".join(lines)
+
+
+def draw(said: dict[str, Any], path: Path) -> None:
+    """Accuracy against ε, a panel for each M_k."""
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "fedmix"
+    by = grouped(said["records"])
+    figure, panels = plt.subplots(1, len(GROUPS), figsize=(10, 3.4), sharey=True, layout="constrained")
+
+    def mean(key: Key) -> float:
+        return 100 * float(np.mean([r["accuracy"] for r in by[key]]))
+
+    for panel, m in zip(panels, GROUPS, strict=True):
+        for average, marker in zip(AVERAGES, "os^", strict=True):
+            known = [e for e in EPSILONS if ("fedmix", "calibrated", str(m), average, e) in by]
+            scores = [mean(("fedmix", "calibrated", str(m), average, e)) for e in known]
+            panel.plot(known, scores, marker=marker, label=f"FedMix, m = {average}")
+        for key, label, style in (
+            (("fedmix", "as in the paper", str(m), 1, 0.0), "FedMix, no noise", "-"),
+            (("fedmix", "random means", "", 0, 0.0), "FedMix, random means", ":"),
+            (("fedavg", "fedavg", "", 0, 0.0), "FedAvg", "--"),
+        ):
+            if key in by:
+                panel.axhline(mean(key), color="black", linewidth=1, linestyle=style, label=label)
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(EPSILONS, [f"{e:g}" for e in EPSILONS])
+        panel.set(title=f"M_k = {m}", xlabel=f"ε (δ = {said['delta']:g}, one sample replaced)")
+    panels[0].set_ylabel("test accuracy, %")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def main() -> None:
+    """Measure, or show what was measured."""
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("what", choices=[*TASKS, "show"])
+    ask.add_argument("file", nargs="?", type=Path)
+    ask.add_argument("--seeds", type=int, default=3)
+    ask.add_argument("--out", type=Path, default=Path("runs/privacy"))
+    ask.add_argument("--device", default="cpu")
+    ask.add_argument("--data", type=Path)
+    ask.add_argument("--json", type=Path, default=Path("privacy.json"))
+    ask.add_argument("--plot", type=Path)
+    told = ask.parse_args()
+    if told.what != "show":
+        measure(told.what, told.seeds, told.out, told.device, told.data, told.json)
+    said = json.loads((told.file or told.json).read_text())
+    print(table(said))
+    if told.plot:
+        draw(said, told.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,344 @@
+"""(ε, δ) of released means: against hand-worked sensitivities, closed forms, another accountant, and counts of real releases."""
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import GaussianDpEvent
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, Objective, Supervised, Training
+from fedmix.data import FederatedData, from_arrays
+from fedmix.data.transforms import Plain
+from fedmix.exchange import MeanExchange, Means, calibrated, guarantee, release, sensitivity
+from fedmix.exchange.pool import to_shares
+from fedmix.objectives import GlobalMix
+from tests.synthetic import one_after_another
+
+Array = np.ndarray[Any, Any]
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    """The analytic Gaussian mechanism: Balle & Wang (2018), Theorem 8, with Δ/σ = μ."""
+
+    def normal_cdf(t: float) -> float:
+        return math.erfc(-t / math.sqrt(2)) / 2
+
+    return normal_cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * normal_cdf(-mu / 2 - epsilon / mu)
+
+
+def released(x: Array, y: Tensor, how: Exchange, *, grouping: int = 0, noise: int = 1) -> Means:
+    def plain(raw: Array) -> Tensor:
+        return torch.from_numpy(raw)
+
+    means = release(0, x, y, how, plain, np.random.default_rng(grouping), np.random.default_rng(noise))
+    assert means is not None
+    return means
+
+
+# Clipping and noise
+
+
+def test_clipped_together_by_hand() -> None:
+    """(3, 4) with a label of norm 12 has norm 13; a bound of 6.5 halves both, and leaves (0, 3 | 4) of norm 5 alone."""
+    x, y = np.array([[3.0, 4.0], [0.0, 3.0]]), torch.tensor([[12.0, 0.0], [0.0, 4.0]])
+    means = released(x, y, Exchange(clip=6.5))
+    assert means.x.tolist() == [[0.75, 2.5]]
+    assert means.y.tolist() == [[3.0, 2.0]]
+
+
+def test_clipped_apart_by_hand() -> None:
+    x, y = np.array([[3.0, 4.0], [0.0, 0.0], [math.nan, math.inf]]), torch.tensor([[2.0, 0.0], [0.0, 0.5], [0.0, 0.0]])
+    means = released(x, y, Exchange(clip=1.0, label_clip=1.0, label_noise=0.0))
+    torch.testing.assert_close(means.x, torch.tensor([[0.2, 0.8 / 3]]))
+    torch.testing.assert_close(means.y, torch.tensor([[1 / 3, 0.5 / 3]]))
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [(Exchange(noise=0.3, clip=9.0), 0.3), (Exchange(noise=0.3, clip=9.0, label_clip=9.0, label_noise=2.0), 2.0)],
+)
+def test_labels_are_noised_with_a_bound_and_inputs_as_before(how: Exchange, expected: float) -> None:
+    """n·s²/σ² is chi-square with n degrees, so s²/σ² deviates from 1 by sqrt(2/n)."""
+    x, y = np.ones((300, 2)), torch.ones(300, 40)
+    noisy, papers = released(x, y, replace(how, m=1)), released(x, y, Exchange(m=1, noise=0.3))
+    assert torch.equal(noisy.x, papers.x)
+    drawn = (noisy.y - 1).numpy()
+    assert abs((drawn**2).mean() / expected**2 - 1) < 5 * math.sqrt(2 / drawn.size)
+    assert abs(np.corrcoef(drawn[:, :2].ravel(), (noisy.x - 1).numpy().ravel())[0, 1]) < 5 / math.sqrt(600)
+
+
+@given(st.lists(st.lists(st.floats(-5, 5), min_size=4, max_size=4), min_size=1, max_size=5))
+def test_shares(rows: list[list[float]]) -> None:
+    """The projection onto shares is max(y - t, 0) with the one t that makes the sum 1; bisection finds it too."""
+    y = torch.tensor(rows, dtype=torch.float64)
+    for vector, ours in zip(y.numpy(), to_shares(y).numpy(), strict=True):
+        low, high = vector.max() - 1, vector.max()
+        for _ in range(60):
+            t = (low + high) / 2
+            low, high = (t, high) if np.maximum(vector - t, 0).sum() > 1 else (low, t)
+        np.testing.assert_allclose(ours, np.maximum(vector - low, 0), atol=1e-9)
+
+
+def test_a_pool_holds_shares_where_labels_are_noised() -> None:
+    x, y = np.zeros((12, 2)), np.arange(12) % 3
+    data = from_arrays(x, y, one_after_another((6, 6)), (x, y), classes=3)
+    mean = MeanExchange(Exchange(m=2, clip=1.0, noise=2.0), 0, 2)
+    mean.refresh(data, data.units)
+    assert mean.pool is not None
+    assert mean.releases is not None
+    assert float(mean.releases.y.min()) < 0  # what left the clients is as noised as was said
+    assert float(mean.pool.y.min()) >= 0
+    torch.testing.assert_close(mean.pool.y.sum(1), torch.ones(6))
+
+
+# Sensitivity
+
+
+def test_sensitivity_by_hand() -> None:
+    assert sensitivity(3.0, 10) == pytest.approx(0.6)
+    assert sensitivity(3.0, 10, nonnegative=True) == pytest.approx(0.3 * math.sqrt(2))
+    assert sensitivity(3.0, 10, neighbours="add-remove") == pytest.approx(0.6)
+    assert sensitivity(3.0, 10, neighbours="add-remove", several=True) == pytest.approx(6 * math.sqrt(1 / 100 + 1 / 121))
+    assert sensitivity(3.0, 10, level="client") == pytest.approx(6.0)
+
+
+@given(
+    sizes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    nonneg=st.booleans(),
+    together=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_no_sample_moves_the_means_further(sizes: tuple[int, int], nonneg: bool, together: bool, seed: int) -> None:
+    """Random data, one sample replaced by another: inputs and labels move by no more than was said."""
+    count, m = max(sizes), min(sizes)
+    rng = np.random.default_rng(seed)
+    x, y = rng.standard_normal((count, 3)) * 10.0 ** rng.integers(-2, 3, (count, 1)), rng.standard_normal((count, 2))
+    x, y = (np.abs(x), np.abs(y)) if nonneg else (x, y)
+    other_x, other_y, at = x.copy(), y.copy(), rng.integers(count)
+    other_x[at], other_y[at] = other_x[at - 1] * (1 if nonneg else -1), other_y[at - 1][::-1]
+    how = Exchange(m=m, clip=2.0) if together else Exchange(m=m, clip=2.0, label_clip=0.5, label_noise=0.0)
+    one, two = released(x, torch.from_numpy(y), how), released(other_x, torch.from_numpy(other_y), how)
+    moved = [float((a - b).norm()) for a, b in zip(one, two, strict=True)]
+    bounds = [sensitivity(clip, m, nonnegative=nonneg) for clip in (2.0, 0.5)]
+    found = [math.hypot(*moved)] if together else moved
+    assert all(f <= bound * (1 + 1e-5) for f, bound in zip(found, bounds, strict=False))
+
+
+def test_adding_a_sample_moves_two_groups_at_most() -> None:
+    """All orders of five samples of ±1 in groups of 2 and 3, against the four without sample 0 in groups of 2 and 2.
+
+    Its place is taken by the last in order, which makes every order of the four equally likely. The worst case is what was said.
+    """
+    worst = 0.0
+    values = np.array(list(itertools.product([-1.0, 1.0], repeat=5)))
+    for order in itertools.permutations(range(5)):
+        rest = list(order)
+        rest[rest.index(0)] = rest[-1]
+        with_it = np.stack([values[:, order[:2]].mean(1), values[:, order[2:]].mean(1)])
+        without = np.stack([values[:, rest[:2]].mean(1), values[:, rest[2:4]].mean(1)])
+        worst = max(worst, float(np.linalg.norm(with_it - without, axis=0).max()))
+    assert worst == pytest.approx(sensitivity(1.0, 2, neighbours="add-remove", several=True))
+
+
+# ε and δ
+
+
+def test_two_normals_one_deviation_apart() -> None:
+    """μ = 1: δ at ε = 1 is Φ(-1/2) - e·Φ(-3/2) = 0.30853754 - e · 0.06680720."""
+    found = guarantee(Exchange(clip=1.0, noise=2.0), 1, 0.30853754 - math.e * 0.06680720)
+    assert [found.mu, found.epsilon] == pytest.approx([1.0, 1.0], abs=1e-6)
+    assert str(replace(found, delta=0.127)) == (
+        "(1, 0.127)-differential privacy of the means for one sample replaced, over one release."
+    )
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-3), (0.5, 1e-5), (1, 1e-5), (2, 1e-6), (8, 1e-5), (16, 1e-7)])
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_analytic_gaussian_mechanism(epsilon: float, delta: float, apart: bool) -> None:
+    """The least noise for (ε, δ), put into Balle & Wang's formula, gives δ back; the classical bound asks for more."""
+    how = Exchange(m=7, clip=3.0, label_clip=1.0, label_noise=1.0) if apart else Exchange(m=7, clip=3.0)
+    found = calibrated(how, epsilon, 7, delta, releases=4)
+    shifts = zip((6 / 7, 2 / 7) if apart else (6 / 7,), found.noises, strict=False)
+    mu = math.sqrt(4 * sum((by / sigma) ** 2 for by, sigma in shifts))
+    assert delta_of(mu, epsilon) == pytest.approx(delta, rel=1e-6)
+    back = guarantee(found, 7, delta, releases=4)
+    assert [back.mu, back.epsilon] == pytest.approx([mu, epsilon])
+    if epsilon < 1 and not apart:  # Dwork & Roth (2014), Theorem A.1, for one release
+        assert calibrated(how, epsilon, 7, delta).noise < math.sqrt(2 * math.log(1.25 / delta)) * (6 / 7) / epsilon
+
+
+@pytest.mark.parametrize(("noise", "releases"), [(0.5, 1), (2.0, 10), (8.0, 40)])
+def test_another_accountant(noise: float, releases: int) -> None:
+    """Privacy loss distributions, composed release by release and rounded up, come to no less, and to little more."""
+    other = PLDAccountant()
+    other.compose(GaussianDpEvent(noise), releases)
+    ours = guarantee(Exchange(m=2, clip=1.0, noise=noise), 2, releases=releases).epsilon
+    assert ours <= other.get_epsilon(1e-5) <= ours * 1.001 + 1e-4
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_monte_carlo(apart: bool) -> None:
+    """40,000 real releases of each of two neighbours: how often the event that tells them best apart happens gives δ."""
+    n, epsilon = 40_000, 1.0
+    how = Exchange(m=1, clip=1.0, noise=1.3)
+    if apart:
+        how = replace(how, clip=0.8, label_clip=1.0, label_noise=2.0)
+    labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    inputs = np.array([[0.6, 0.0], [0.0, 0.9]])
+    clean: list[Means] = []
+    drawn: list[Means] = []
+    for x, y in zip(inputs, labels, strict=True):
+        tiled, label = np.tile(x, (n, 1)), y.expand(n, 2)
+        clean.append(released(tiled[:1], label[:1], replace(how, noise=0.0, label_noise=0.0 if apart else None)))
+        drawn.append(released(tiled, label, how, noise=len(drawn)))
+
+    def loss(seen: Means) -> Array:
+        """The log of how much likelier the first neighbour is than the second."""
+        parts = [
+            ((values - b) ** 2 - (values - a) ** 2).sum(1) / (2 * sigma**2)
+            for values, a, b, sigma in zip(seen, clean[0], clean[1], how.noises, strict=True)
+        ]
+        return np.asarray(sum(parts))
+
+    p, q = ((loss(seen) > epsilon).mean() for seen in drawn)
+    estimate, deviation = p - math.exp(epsilon) * q, math.sqrt((p * (1 - p) + math.exp(2 * epsilon) * q * (1 - q)) / n)
+    mu = math.sqrt(sum(float(((a - b) ** 2).sum()) / s**2 for a, b, s in zip(*clean, how.noises, strict=True)))
+    assert abs(estimate - delta_of(mu, epsilon)) < 4 * deviation
+    assert mu <= guarantee(how, 1, nonnegative=True).mu * (1 + 1e-6)  # the pair is a case, not the worst one
+
+
+@pytest.mark.parametrize(
+    ("noise", "factor", "group", "delta"), [(0.1, 1.01, 1, 1e-9), (10.0, 3.0, 2, 1e-5), (2.0, 10.0, 50, 1e-6)]
+)
+@pytest.mark.parametrize("several", [False, True])
+def test_what_gives_more_privacy(noise: float, factor: float, group: int, delta: float, several: bool) -> None:
+    how = Exchange(m=5 if several else "all", clip=3.0, noise=noise)
+    base = guarantee(how, group, delta).epsilon
+    assert guarantee(replace(how, noise=noise * factor), group, delta).epsilon < base
+    assert guarantee(replace(how, clip=3 / factor), group, delta).epsilon < base
+    assert guarantee(how, group + 1, delta).epsilon < base
+    assert guarantee(how, group, delta * factor).epsilon < base
+    assert guarantee(how, group, delta, nonnegative=True).epsilon < base
+    assert guarantee(how, group, delta, releases=2).epsilon > base
+    assert guarantee(how, group, delta, neighbours="add-remove").epsilon >= base
+    if not several:
+        assert guarantee(how, group, delta, level="client").epsilon >= base
+
+
+# What is not guaranteed, and what is refused
+
+CLIPPED = Exchange(clip=1.0, noise=1.0)
+
+
+@pytest.mark.parametrize(
+    ("how", "where", "reason"),
+    [
+        (Exchange(m=1), {}, "no noise .* with exchange.m=1 they are raw samples"),
+        (Exchange(clip=1.0), {}, "the means carry no noise"),
+        (Exchange(noise=1.0), {}, "not clipped"),
+        (replace(CLIPPED, label_clip=1.0, label_noise=0.0), {}, "labels carry no noise"),
+        (replace(CLIPPED, m=5, split="class"), {}, "groups are made by label"),
+        (replace(CLIPPED, m=5), {"level": "client"}, "exchange.m='all' only"),
+        (CLIPPED, {"level": "client", "neighbours": "add-remove"}, "replaced but not left out"),
+        (replace(CLIPPED, m=0.5), {"neighbours": "add-remove"}, "the size of every group"),
+    ],
+)
+def test_no_guarantee(how: Exchange, where: dict[str, Any], reason: str) -> None:
+    found = guarantee(how, 5, **where)
+    assert not found
+    assert found.epsilon == found.mu == math.inf
+    assert str(found).startswith("None: ")
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(str(found))
+
+
+@pytest.mark.parametrize("wrong", [{"delta": 0.0}, {"delta": 1.0}, {"delta": math.nan}, {"releases": 0}, {"group": 0}])
+def test_bad_input(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        guarantee(CLIPPED, **{"group": 5, **wrong})
+    with pytest.raises(BadInput):
+        calibrated(CLIPPED, 1.0, **{"group": 5, **wrong})
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
+def test_bad_epsilon(epsilon: float) -> None:
+    with pytest.raises(BadInput, match="epsilon="):
+        calibrated(CLIPPED, epsilon, 5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"clip": 0.0}, {"clip": math.inf}, {"label_clip": 1.0}, {"clip": 1.0, "label_noise": 1.0}, {"label_noise": -1.0}]
+)
+def test_bad_settings(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=r"exchange\.(clip|label)"):
+        Exchange(**wrong)
+
+
+# Over the rounds of a run
+
+
+def made() -> FederatedData:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((20, 3)), rng.integers(0, 2, 20)
+    return from_arrays(x, y, one_after_another((4, 6, 5)), (x, y), classes=2)
+
+
+def federation(objective: Objective | None = None, **more: Any) -> Federation:
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    settings: dict[str, Any] = {"exchange": CLIPPED, "data": made()} | more
+    return Federation(net, settings.pop("data"), objective or FedMix(lam=0.1), Training(clients_per_round=2), **settings)
+
+
+def test_releases_are_counted() -> None:
+    """Client 0 sends three times, once with 3 samples: μ² is that of three releases with means of 3."""
+    run = federation(changes=lambda r: {0: [0, 1, 15]} if r == 1 else {0: [0, 1, 2, 3, 15]} if r == 2 else {})
+    assert run.guarantee().mu == pytest.approx(2 / 4)
+    list(run.run(2))
+    assert run.guarantee().mu == pytest.approx(math.sqrt(2) * 2 / 3)
+    again = federation(changes=run.changes)
+    again.restore(run.state())
+    list(again.run(4))
+    assert again.exchange is not None
+    assert (again.exchange.sent.tolist(), again.exchange.smallest) == ([3, 1, 1], 3)
+    found = again.guarantee()
+    assert [found.releases, found.mu] == pytest.approx([3, math.sqrt(3) * 2 / 3])
+    older = {name: t for name, t in run.state().items() if name not in ("exchange.sent", "exchange.smallest")}
+    last = federation(changes=run.changes)
+    last.restore(older)
+    assert last.guarantee().releases == 2
+
+
+def test_hidden_states_are_released_every_round() -> None:
+    run = federation(Hidden(FedMix(lam=0.1), 2))
+    list(run.run(3))
+    assert run.guarantee().releases == 3
+
+
+@dataclass(frozen=True)
+class Mine(Plain):
+    """A transform that is not known here."""
+
+
+class Layer(nn.Module):
+    """A layer that is not known here."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+def test_why_a_run_guarantees_nothing() -> None:
+    assert "weights carry no guarantee" in str(federation(Supervised(), exchange=None).guarantee())
+    assert "weights carry no guarantee" in str(federation(exchange=replace(CLIPPED, source="own")).guarantee())
+    assert "raw samples of all clients" in str(federation(GlobalMix(alpha=1.0), exchange=None).guarantee())
+    assert "code of your own (Mine)" in str(federation(data=replace(made(), transform=Mine())).guarantee())
+    net = nn.Sequential(nn.Linear(3, 4), Layer(), nn.Linear(4, 2))
+    hidden = Federation(net, made(), Hidden(FedMix(lam=0.1), 2), Training(clients_per_round=2), exchange=CLIPPED)
+    assert "layers of your own" in str(hidden.guarantee())

@@ -71,8 +71,9 @@ def _change(scene: Scene, wait: float, population: Population, rng: np.random.Ge
     rows = {int(client): np.array(data.clients[int(client)]) for client in changed}
     pairs = []
     for mine in rows.values():
-        alike = data.clients.flat[np.isin(data.y[data.clients.flat], data.y[mine])]
-        new, position = rng.choice(np.setdiff1d(alike, mine)), rng.integers(len(mine))
+        foreign = np.setdiff1d(data.clients.flat, mine)
+        alike = foreign[np.isin(data.y[foreign], data.y[mine])]
+        new, position = rng.choice(alike if len(alike) else foreign), rng.integers(len(mine))
         pairs.append([mine[position], new])
         mine[position] = new
     after = refreshed(scene, data.with_clients(rows), changed, wait)

@@ -1,5 +1,6 @@
 """Every attack at every M and every noise, over seeds that deal the data out anew."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -18,12 +19,13 @@ from fedmix.audit.scene import averaged, samples, stage
 from fedmix.data.federated import FederatedData
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput
-from fedmix.exchange.accounting import DELTA, Guarantee, calibrated, guarantee
+from fedmix.exchange.accounting import DELTA, Guarantee, calibrated, guarantee, nonnegative
 from fedmix.exchange.settings import Exchange
 from fedmix.rng import stream
 
 Array = np.ndarray[Any, Any]
 Size = int | float | Literal["all"]
+PAIRS = 500  # test samples among which the worst neighbour is sought
 
 
 class Noise(NamedTuple):
@@ -85,7 +87,9 @@ class Cell:
     changes: Sequence[Change]
 
 
-def audit(deal: Callable[[int], FederatedData], seeds: Sequence[int], grid: Grid, listen: Callable[[str], None]) -> Iterator[Cell]:
+def audit(
+    deal: Callable[[int], FederatedData], seeds: Sequence[int], grid: Grid, listen: Callable[[str], None]
+) -> Iterator[Cell]:
     """Attack; `deal` gives a seed's data, `listen` hears what begins, `steps(...)` times in all."""
     grounds = []
     for seed in seeds:
@@ -108,6 +112,8 @@ def ground(data: FederatedData, seed: int, grid: Grid) -> Ground:
             f"{data.name} holds no pictures with classes, and these attacks are on means of such; "
             "choose digits, femnist, cifar10 or cifar100"
         )
+    if len(data.clients) < 2:
+        raise BadInput(f"{data.name} has one client, and who owns a mean is no question then; use at least 2 (data.clients)")
     rows = stream(seed, "audit-suspects").permutation(len(data.test_x))
     count = min(grid.suspects, len(rows) // 3)
     others, public = rows[:count], rows[count:]
@@ -115,61 +121,84 @@ def ground(data: FederatedData, seed: int, grid: Grid) -> Ground:
     return Ground(seed, data, Population.learnt(x, data.test_y[public], data.classes), public, others)
 
 
-def exchange(data: FederatedData, size: Size, noise: Noise, grid: Grid) -> tuple[Exchange, int]:
-    """The exchange of one cell, and the fewest samples in one of its means. Clients with fewer than M samples send none."""
+def exchange(data: FederatedData, size: Size, noise: Noise, grid: Grid) -> Exchange:
+    """The exchange of one cell. Clients with fewer than M samples send nothing."""
     cutoff = max(grid.base.cutoff, size) if isinstance(size, int) else grid.base.cutoff
     how = replace(grid.base, m=size, cutoff=cutoff, average=1, wait=0.0, source="pool")
     how.check(data.clients.sizes)
-    sizes = data.clients.sizes[data.clients.sizes >= cutoff]
-    group = int(how.group_sizes(sizes).min())
     if noise.is_epsilon:
-        return calibrated(how, noise.amount, group, grid.delta), group
-    return replace(how, noise=noise.amount), group
+        group = how.smallest_group(data.clients.sizes)
+        return calibrated(how, noise.amount, group, grid.delta, nonnegative=nonnegative(data))
+    return replace(how, noise=noise.amount)
 
 
 def cell(grounds: Sequence[Ground], size: Size, noise: Noise, grid: Grid, listen: Callable[[str], None]) -> Cell:
-    """All attacks at one M and one noise."""
-    scored: list[list[Array]] = [[], [], []]
-    member, read, linked, linked_together, attempts = [], [], [], [], []
-    changed: dict[tuple[int, float], list[Change]] = {}
+    """All attacks at one M and one noise, their outcomes put together over the seeds."""
+    found = []
     for g in grounds:
-        how, group = exchange(g.data, size, noise, grid)
+        how = exchange(g.data, size, noise, grid)
         listen(f"seed {g.seed}: M = {size}, σ = {how.noise:.3g}")
-        rng = stream(g.seed, "audit")
-        scene = stage(g.data, how, g.seed)
-        together = averaged(scene, min(grid.average, len(scene.groups)))
-        suspects = membership.candidates(scene, g.others, rng)
-        alone = membership.scores(scene.uploads, suspects, g.population, scene.owner)
-        mixed = membership.scores(together.pool, suspects, g.population)
-        for into, score in zip(scored, (alone.client, alone.anybody, mixed.anybody), strict=True):
-            into.append(score)
-        member.append(suspects.member)
-        if g is grounds[0]:
-            first, least, told = how, group, neighbours.attack(scene, g.others[:500], grid.trials, grid.delta, rng)
-        read.append(labels.attack(scene, rng))
-        linked.append(linking.attack(scene, g.population, rng))
-        linked_together.append(linking.attack(together, g.population, rng))
-        for release in rng.permutation(len(scene.groups))[: -(-grid.means // len(grounds))].tolist():
-            attempts.append(reconstruction.attempt(scene, release, g.public, g.population, rng))
-        for wait in (0.0, grid.wait):
-            for where in (scene, together):
-                found = differencing.attack(where, wait, -(-grid.victims // len(grounds)), g.population, rng)
-                changed.setdefault((where.how.average, wait), []).extend(found)
-    is_member = np.concatenate(member)
-    told_apart = [rates(s[is_member], s[~is_member]) for s in map(np.concatenate, scored)]
-    needed = {wait: differencing.clients_needed(grounds[0].data, wait) for wait in (0.0, grid.wait)}
+        found.append(_attacks(g, how, grid, len(grounds)))
+    data, how = grounds[0].data, found[0].how
+    member = np.concatenate([f.member for f in found])
+    scored = [np.concatenate(parts) for parts in zip(*(f.scores for f in found), strict=True)]
+    inside, outside = (np.concatenate(parts) for parts in zip(*(f.neighbours for f in found), strict=True))
+    attempts = [attempt for f in found for attempt in f.attempts]
+    changes = {key: [change for f in found for change in f.changes[key]] for key in found[0].changes}
+    group = how.smallest_group(data.clients.sizes)
     return Cell(
         size,
-        first,
-        least,
-        guarantee(first, least, grid.delta),
-        *told_apart,
-        told,
-        Labels(*np.mean(read, axis=0).tolist()),
-        Linking(*np.mean(linked, axis=0).tolist()),
-        Linking(*np.mean(linked_together, axis=0).tolist()),
-        reconstruction.summary(attempts, grounds[0].data.input_shape),
-        [differencing.summary(found, average, wait, needed[wait]) for (average, wait), found in changed.items()],
+        how,
+        group,
+        guarantee(how, group, grid.delta, nonnegative=nonnegative(data)),
+        *(rates(s[member], s[~member]) for s in scored),
+        neighbours.summary(inside, outside, grid.delta),
+        Labels(*np.mean([f.labels for f in found], axis=0).tolist()),
+        *(Linking(*np.mean(parts, axis=0).tolist()) for parts in zip(*(f.linking for f in found), strict=True)),
+        reconstruction.summary(attempts, data.input_shape),
+        [
+            differencing.summary(some, average, wait, differencing.clients_needed(data, wait))
+            for (average, wait), some in changes.items()
+        ],
         attempts,
-        changed[1, 0.0],
+        next(iter(changes.values())),
+    )
+
+
+class _Found(NamedTuple):
+    """What the attacks on one seed's exchange gave; pairs and triples as in `Cell`."""
+
+    how: Exchange
+    scores: tuple[Array, Array, Array]
+    member: Array
+    neighbours: tuple[Array, Array]
+    labels: Labels
+    linking: tuple[Linking, Linking]
+    attempts: list[Attempt]
+    changes: dict[tuple[int, float], list[Change]]
+
+
+def _attacks(g: Ground, how: Exchange, grid: Grid, seeds: int) -> _Found:
+    """Trials, means and victims are shared out among the seeds."""
+    rng = stream(g.seed, "audit")
+    scene = stage(g.data, how, g.seed)
+    together = averaged(scene, min(grid.average, len(scene.groups)))
+    suspects = membership.candidates(scene, g.others, rng)
+    alone = membership.scores(scene.uploads, suspects, g.population, scene.owner)
+    mixed = membership.scores(together.pool, suspects, g.population)
+    releases = rng.permutation(len(scene.groups))[: math.ceil(grid.means / seeds)]
+    victims = math.ceil(grid.victims / seeds)
+    return _Found(
+        how,
+        (alone.client, alone.anybody, mixed.anybody),
+        suspects.member,
+        neighbours.attack(scene, g.others[:PAIRS], math.ceil(grid.trials / seeds), rng),
+        labels.attack(scene, rng),
+        (linking.attack(scene, g.population, rng), linking.attack(together, g.population, rng)),
+        [reconstruction.attempt(scene, int(release), g.public, g.population, rng) for release in releases],
+        {
+            (where.how.average, wait): differencing.attack(where, wait, victims, g.population, rng)
+            for wait in (0.0, grid.wait)
+            for where in (scene, together)
+        },
     )

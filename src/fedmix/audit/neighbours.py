@@ -23,8 +23,13 @@ class Neighbours(NamedTuple):
     epsilon: float
 
 
-def attack(scene: Scene, others: Array, trials: int, delta: float, rng: np.random.Generator) -> Neighbours:
-    """Release the first mean of `scene` again and again, with one of its samples and with another one in its place.
+def summary(inside: Array, outside: Array, delta: float) -> Neighbours:
+    """From the scores of releases with the sample and of those without, of any number of pairs."""
+    return Neighbours(rates(inside, outside), epsilon_at_least(inside, outside, delta))
+
+
+def attack(scene: Scene, others: Array, trials: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Release the first mean of `scene` again and again, with one of its samples and with another one in its place; the scores.
 
     The other one is among the test rows `others`; of all such pairs the one that moves the mean furthest is taken.
     """
@@ -34,8 +39,7 @@ def attack(scene: Scene, others: Array, trials: int, delta: float, rng: np.rando
     inside = _mean(scene, x, y)
     x[position], y[position] = data.test_x[other], data.test_y[other]
     outside = _mean(scene, x, y)
-    with_it, without = (_scores(world, inside, outside, how, trials, rng) for world in (inside, outside))
-    return Neighbours(rates(with_it, without), epsilon_at_least(with_it, without, delta))
+    return _scores(inside, inside, outside, how, trials, rng), _scores(outside, inside, outside, how, trials, rng)
 
 
 def _furthest(scene: Scene, rows: Array, others: Array) -> tuple[int, int]:

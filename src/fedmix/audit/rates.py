@@ -53,7 +53,9 @@ def epsilon_at_least(members: Array, others: Array, delta: float, confidence: fl
     call it none. The test is chosen on every other score and bounded on the rest (Clopper and Pearson's limits of both rates),
     so that the choice costs no confidence.
     """
-    chosen = max(_tests(members[::2], others[::2]), key=lambda test: _bound(*_hits(members[::2], others[::2], *test), delta, confidence))
+    chosen = max(
+        _tests(members[::2], others[::2]), key=lambda test: _bound(*_hits(members[::2], others[::2], *test), delta, confidence)
+    )
     return float(_bound(*_hits(members[1::2], others[1::2], *chosen), delta, confidence))
 
 

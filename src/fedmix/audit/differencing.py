@@ -45,8 +45,11 @@ class Differencing(NamedTuple):
 
 
 def attack(scene: Scene, wait: float, victims: int, population: Population, rng: np.random.Generator) -> list[Change]:
-    """As many clients as `wait` asks for have one sample replaced each, by another client's of a class they have; one is attacked."""
-    return [_change(scene, wait, population, rng) for _ in range(victims)]
+    """Let as many clients change as `wait` asks for, each by one sample of another client and of a class it has; attack them."""
+    found: list[Change] = []
+    while len(found) < victims:
+        found += _refresh(scene, wait, victims - len(found), population, rng)
+    return found
 
 
 def clients_needed(data: FederatedData, wait: float) -> int:
@@ -64,27 +67,26 @@ def summary(changes: Sequence[Change], average: int, wait: float, changed: int) 
     return Differencing(*seen, average, wait, changed, len(changes))
 
 
-def _change(scene: Scene, wait: float, population: Population, rng: np.random.Generator) -> Change:
-    data = scene.data
-    senders = rng.permutation(np.unique(scene.owner))
+def _refresh(scene: Scene, wait: float, victims: int, population: Population, rng: np.random.Generator) -> list[Change]:
+    """One refresh, and attacks on those who sent anew in it."""
+    data, senders = scene.data, rng.permutation(np.unique(scene.owner))
     changed = np.concatenate([senders, np.setdiff1d(np.arange(len(data.clients)), senders)])[: clients_needed(data, wait)]
-    rows = {int(client): np.array(data.clients[int(client)]) for client in changed}
-    pairs = []
-    for mine in rows.values():
+    rows, replaced = {}, {}
+    for client in changed.tolist():
+        mine = np.array(data.clients[client])
         foreign = np.setdiff1d(data.clients.flat, mine)
         alike = foreign[np.isin(data.y[foreign], data.y[mine])]
         new, position = rng.choice(alike if len(alike) else foreign), rng.integers(len(mine))
-        pairs.append([mine[position], new])
+        replaced[client] = [mine[position], new]
         mine[position] = new
+        rows[client] = mine
     after = refreshed(scene, data.with_clients(rows), changed, wait)
-    old, new = samples(data, data.x[pairs[0]], data.y[pairs[0]], scene.how)[0]
-    victim = int(changed[0])
-    return Change(
-        old,
-        new,
-        by_server(scene, after, victim, population),
-        by_client(scene, after, victim, len(changed), population),
-    )
+    found = []
+    for victim in changed[: min(victims, len(senders))].tolist():
+        old, new = samples(data, data.x[replaced[victim]], data.y[replaced[victim]], scene.how)[0]
+        server = by_server(scene, after, victim, population)
+        found.append(Change(old, new, server, by_client(scene, after, victim, len(changed), population)))
+    return found
 
 
 def by_server(before: Scene, after: Scene, victim: int, population: Population) -> Array:
@@ -106,10 +108,10 @@ def by_client(before: Scene, after: Scene, victim: int, changed: int, population
         entry = int(np.flatnonzero(after.owner[after.entries.flat] == victim)[0])
         old = int(np.argmin(((then.x - now.x[entry]) ** 2).sum(1)))
         return freed(now.size[entry] * (now.x[entry] - then.x[old]), noise, 1, population)
-    together = _weights(after) @ now.x - _weights(before) @ then.x
+    together = after.pool_total - before.pool_total
     foreign = ~np.isin(np.arange(before.data.outputs), before.data.y[before.data.clients[victim]])
     a, b = ((view.y[:, foreign] <= 0).all(1) for view in (now, then))
-    alone = _weights(after)[a] @ now.x[a] - _weights(before)[b] @ then.x[b]
+    alone = now.size[a] @ now.x[a] - then.size[b] @ then.x[b]
     if before.how.average == 1 and not before.how.noises[1] and np.linalg.norm(alone) < np.linalg.norm(together):
         return freed(alone, noise, 1, population)
     return freed(together, changed * noise, changed, population)
@@ -119,12 +121,6 @@ def freed(difference: Array, noise: float, changed: int, population: Population)
     """The best linear guess at one change, from the sum of `changed` of them and noise of that variance."""
     single = 2 * population.variances
     return np.asarray(population.basis @ ((difference @ population.basis) * single / (changed * single + noise)))
-
-
-def _weights(scene: Scene) -> Array:
-    """How often each entry counts in the sum of all samples. Where several means are averaged, all are taken to be of one size:
-    those of clients that did not change then cancel."""
-    return scene.pool.size if scene.how.average == 1 else scene.entries.sizes * scene.groups.sizes.mean()
 
 
 def _noise(scene: Scene, client: int) -> float:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ class Grid:
     stand for those who are not members, and never more than a third; the attackers learn from the rest.
     """
 
-    base: Exchange = Exchange()
+    base: Exchange = field(default_factory=Exchange)
     sizes: Sequence[Size] = (1, 2, 5, 10, 50, "all")
     noises: Sequence[Noise] = (Noise(0.0),)
     average: int = 4
@@ -146,22 +146,27 @@ def cell(grounds: Sequence[Ground], size: Size, noise: Noise, grid: Grid, listen
     attempts = [attempt for f in found for attempt in f.attempts]
     changes = {key: [change for f in found for change in f.changes[key]] for key in found[0].changes}
     group = how.smallest_group(data.clients.sizes)
+    server, client, together = (rates(s[member], s[~member]) for s in scored)
+    alone, mixed = (Linking(*np.mean(parts, axis=0).tolist()) for parts in zip(*(f.linking for f in found), strict=True))
     return Cell(
-        size,
-        how,
-        group,
-        guarantee(how, group, grid.delta, nonnegative=nonnegative(data)),
-        *(rates(s[member], s[~member]) for s in scored),
-        neighbours.summary(inside, outside, grid.delta),
-        Labels(*np.mean([f.labels for f in found], axis=0).tolist()),
-        *(Linking(*np.mean(parts, axis=0).tolist()) for parts in zip(*(f.linking for f in found), strict=True)),
-        reconstruction.summary(attempts, data.input_shape),
-        [
+        m=size,
+        how=how,
+        group=group,
+        guarantee=guarantee(how, group, grid.delta, nonnegative=nonnegative(data)),
+        server=server,
+        client=client,
+        together=together,
+        neighbours=neighbours.summary(inside, outside, grid.delta),
+        labels=Labels(*np.mean([f.labels for f in found], axis=0).tolist()),
+        linking=alone,
+        linking_together=mixed,
+        reconstruction=reconstruction.summary(attempts, data.input_shape),
+        differencing=[
             differencing.summary(some, average, wait, differencing.clients_needed(data, wait))
             for (average, wait), some in changes.items()
         ],
-        attempts,
-        next(iter(changes.values())),
+        attempts=attempts,
+        changes=next(iter(changes.values())),
     )
 
 

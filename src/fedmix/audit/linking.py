@@ -32,7 +32,8 @@ def attack(scene: Scene, population: Population, rng: np.random.Generator) -> Li
     view, clients = View(*(part[chosen] for part in scene.pool)), np.unique(scene.owner)
     owned = np.stack([np.isin(clients, pool.owners[int(entry)]) for entry in chosen])
     by_labels = label_scores(view, _class_shares(scene, clients))
-    by_samples = np.stack([_sample_scores(scene, view, int(client), population, rng) for client in clients], 1)
+    off = population.off(view.x, view.y)
+    by_samples = np.stack([_sample_scores(scene, view, off, int(client), population, rng) for client in clients], 1)
     return Linking(top_one(by_labels, owned), top_one(by_labels + by_samples, owned), float(owned.mean()), len(chosen))
 
 
@@ -41,7 +42,7 @@ def label_scores(view: View, of_clients: Array) -> Array:
     counted = view.size[:, None] * (view.y @ np.log(np.maximum(of_clients, SMALLEST)).T)
     squares = ((view.y[:, None] - of_clients) ** 2).sum(2)
     blurred = -squares / (2 * (view.label_noise**2 + 1 / view.size)[:, None])
-    return np.where(view.label_noise[:, None] > 0, blurred, counted)
+    return np.asarray(np.where(view.label_noise[:, None] > 0, blurred, counted))
 
 
 def top_one(score: Array, owned: Array) -> float:
@@ -54,12 +55,12 @@ def top_one(score: Array, owned: Array) -> float:
     return float(((best & owned).sum(1) / best.sum(1)).mean())
 
 
-def _sample_scores(scene: Scene, view: View, client: int, population: Population, rng: np.random.Generator) -> Array:
+def _sample_scores(scene: Scene, view: View, off: Array, client: int, population: Population, rng: np.random.Generator) -> Array:
     """(g,): how much likelier the means are if each of a few samples of this client is in them as often as its samples are."""
     data, rows = scene.data, scene.data.clients[client]
     known = rng.choice(rows, min(KNOWN, len(rows)), replace=False)
     x, y = samples(data, data.x[known], data.y[known], scene.how)
-    ratios = log_ratios(population.off(view.x, view.y), view.size, view.noise, population.off(x, shares(y)), population.variances)
+    ratios = log_ratios(off, view.size, view.noise, population.off(x, shares(y)), population.variances)
     absent = (view.y[:, data.y[known]] <= 0) & (view.label_noise[:, None] == 0)
     often = float(scene.groups.sizes[scene.owner == client].mean() / len(rows))
     with np.errstate(divide="ignore"):

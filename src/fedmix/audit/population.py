@@ -13,8 +13,8 @@ FLOOR = 1e-6  # of a variance: a quarter of a grey level, far above the rounding
 class Population:
     """Samples of class c as a normal distribution around `means[c]` (C, d), with one covariance for all classes.
 
-    `basis` (d, d) holds its axes as columns, `variances` (d,) the variance along each. Means and axes are float32, since what they
-    are multiplied with is long.
+    `basis` (d, d) holds its axes as columns, `variances` (d,) the variance along each. Means and axes are float32, since
+    what they are multiplied with is long.
     """
 
     means: Array

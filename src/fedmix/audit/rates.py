@@ -59,11 +59,16 @@ def epsilon_at_least(members: Array, others: Array, delta: float, confidence: fl
     return float(_bound(*_hits(members[1::2], others[1::2], *chosen), delta, confidence))
 
 
+def most_to_show(scores: int, delta: float, confidence: float = CONFIDENCE) -> float:
+    """The largest ε that this many scores of each kind can show: all of them called rightly."""
+    return _bound(scores, scores, 0, scores, delta, confidence)
+
+
 def _tests(members: Array, others: Array) -> list[tuple[float, int]]:
-    """Thresholds to try, in both directions."""
+    """Thresholds to try, between scores, in both directions."""
     values = np.concatenate([members, others])
-    thresholds = np.unique(np.quantile(values, np.linspace(0, 1, 201), method="nearest"))
-    return [(float(t), sign) for t in thresholds for sign in (1, -1)]
+    steps = np.unique(np.quantile(values, np.linspace(0, 1, 201), method="nearest"))
+    return [(float(threshold), sign) for threshold in (steps[:-1] + steps[1:]) / 2 for sign in (1, -1)] or [(0.0, 1)]
 
 
 def _hits(members: Array, others: Array, threshold: float, sign: int) -> tuple[int, int, int, int]:

@@ -57,6 +57,13 @@ class Scene:
         sizes = np.add.reduceat(self.groups.sizes[self.entries.flat], self.entries.offsets[:-1])
         return _view(self.exchange.pool.x, self.exchange.pool.y, sizes, self.entries.sizes, self.how)
 
+    @cached_property
+    def pool_total(self) -> Array:
+        """The sum of all samples in the pool. Where several means are averaged, all are taken to be of one size, so that those of
+        clients that do not change are the same in every sum."""
+        weights = self.pool.size if self.how.average == 1 else self.entries.sizes * self.groups.sizes.mean()
+        return np.asarray(weights.astype(np.float64) @ self.pool.x)
+
 
 def stage(data: FederatedData, how: Exchange, seed: int) -> Scene:
     """Let the clients exchange once."""

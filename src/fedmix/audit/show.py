@@ -15,25 +15,26 @@ if TYPE_CHECKING:
 
 HEADERS = (
     "M", "σ", "ε proven", "ε shown", "member: server", "member: client", "averaged", "named", "blind, dB", "labels", "owner",
-    "averaged", "change: server", "client", "client, waiting", "averaged too",
+    "averaged", "change: server", "client", "averaged", "waiting", "both",
 )  # fmt: skip
 
 
 def caption(grid: Grid) -> str:
     """What the columns are."""
     return (
-        "Member: AUC of telling used samples from others, by who knows how samples are distributed (share found at one false alarm "
-        f"in 1,000). Averaged: the server averages {grid.average} means. ε shown: a 95 % lower bound, by who knows all other samples. "
-        "Named: share of a mean's samples named from a list of suspects (by chance). Blind: PSNR of a guess at one sample without a "
-        "list (of the class's mean). Labels: means whose label counts are read exactly. Owner: entries linked to their client by "
-        "label shares and five known samples (by chance). Change: PSNR in dB of a replaced sample, recovered from two refreshes "
-        f"(100: exactly); waiting: until {grid.wait:.0%} of the clients changed."
+        "Member: AUC of telling used samples from others, by who knows how samples are distributed (share found at one false "
+        f"alarm in 1,000). Averaged: where the server averages {grid.average} means. ε shown: a lower bound at 95 % confidence, "
+        "by who knows all other samples. Named: share of a mean's samples named from a list of suspects (by chance). Blind: PSNR "
+        "of a guess at one sample without a list (of its class's mean). Labels: means whose label counts are read exactly. "
+        "Owner: entries linked to their client by label shares and five known samples (by chance). Change: PSNR in dB of a "
+        f"sample that replaced another, recovered from two refreshes (100: exactly). Waiting: until {grid.wait:.0%} of the clients "
+        "changed. An attack that fails proves nothing, for a better one may exist; a proven ε holds against all."
     )
 
 
 def row(cell: Cell) -> list[str]:
     """One setting's figures, in the order of HEADERS."""
-    now, mixed, waiting, both = cell.differencing
+    now, averaged, waiting, both = cell.differencing
     r = cell.reconstruction
     return [
         str(cell.m),
@@ -50,20 +51,21 @@ def row(cell: Cell) -> list[str]:
         f"{cell.linking_together.samples:.0%} ({cell.linking_together.chance:.0%})",
         f"{now.server:.0f}",
         f"{now.client:.0f}",
+        f"{averaged.client:.0f}",
         f"{waiting.client:.0f}",
         f"{both.client:.0f}",
     ]
 
 
 def terminal(cells: Sequence[Cell], grid: Grid) -> "Group":
-    """What was found, then the table in two parts, each as wide as a terminal."""
+    """What was found, then the table in parts as wide as a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     parts = []
-    for columns in ((0, 1, 2, 3, 4, 5, 6), (0, 1, 7, 8, 9, 10, 11), (0, 1, 12, 13, 14, 15)):
+    for columns in ((0, 1, 2, 3, 4, 5, 6), (0, 1, 7, 8, 9, 10, 11), (0, 1, 12, 13, 14, 15, 16)):
         table = Table(box=SIMPLE_HEAD)
         for column in columns:
             table.add_column(HEADERS[column], justify="right")

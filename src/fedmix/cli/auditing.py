@@ -48,8 +48,7 @@ def attack(
     cells: list[Cell] = []
     with counting(steps(seeds, grid), quiet or as_json) as listen:
         try:
-            for cell in audit(lambda s: by_seed[s].build_data(root), list(by_seed), grid, listen):
-                cells.append(cell)
+            cells.extend(audit(lambda s: by_seed[s].build_data(root), list(by_seed), grid, listen))
         except KeyboardInterrupt:
             if cells and not as_json:
                 console(sys.stdout).print(show.terminal(cells, grid))

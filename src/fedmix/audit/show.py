@@ -27,8 +27,8 @@ def caption(grid: Grid) -> str:
         "by who knows all other samples. Named: share of a mean's samples named from a list of suspects (by chance). Blind: PSNR "
         "of a guess at one sample without a list (of its class's mean). Labels: means whose label counts are read exactly. "
         "Owner: entries linked to their client by label shares and five known samples (by chance). Change: PSNR in dB of a "
-        f"sample that replaced another, recovered from two refreshes (100: exactly). Waiting: until {grid.wait:.0%} of the clients "
-        "changed. An attack that fails proves nothing, for a better one may exist; a proven ε holds against all."
+        f"sample that replaced another, recovered from two refreshes (100: exactly). Waiting: until {grid.wait:.0%} of the "
+        "clients changed. An attack that fails proves nothing, for a better one may exist; a proven ε holds against all."
     )
 
 

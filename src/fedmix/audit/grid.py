@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -54,6 +55,11 @@ class Grid:
     victims: int = 10
     delta: float = DELTA
 
+    def __post_init__(self) -> None:
+        replace(self.base, average=self.average, wait=self.wait)  # which refuses what cannot be
+        if self.average < 2:
+            raise BadInput(f"average={self.average}: what averaging by the server changes is seen from 2 on")
+
 
 @dataclass(frozen=True)
 class Ground:
@@ -68,7 +74,10 @@ class Ground:
 
 @dataclass(frozen=True)
 class Cell:
-    """What every attack gave at one M and one noise. `together` is a client's attack where the server averages."""
+    """What every attack gave at one M and one noise. `together` is a client's attack where the server averages.
+
+    `differencing` is without and with averaging by the server, then both again where clients wait for each other.
+    """
 
     m: Size
     how: Exchange
@@ -144,7 +153,7 @@ def cell(grounds: Sequence[Ground], size: Size, noise: Noise, grid: Grid, listen
     scored = [np.concatenate(parts) for parts in zip(*(f.scores for f in found), strict=True)]
     inside, outside = (np.concatenate(parts) for parts in zip(*(f.neighbours for f in found), strict=True))
     attempts = [attempt for f in found for attempt in f.attempts]
-    changes = {key: [change for f in found for change in f.changes[key]] for key in found[0].changes}
+    changes = [[change for some in by_seed for change in some] for by_seed in zip(*(f.changes for f in found), strict=True)]
     group = how.smallest_group(data.clients.sizes)
     server, client, together = (rates(s[member], s[~member]) for s in scored)
     alone, mixed = (Linking(*np.mean(parts, axis=0).tolist()) for parts in zip(*(f.linking for f in found), strict=True))
@@ -163,10 +172,10 @@ def cell(grounds: Sequence[Ground], size: Size, noise: Noise, grid: Grid, listen
         reconstruction=reconstruction.summary(attempts, data.input_shape),
         differencing=[
             differencing.summary(some, average, wait, differencing.clients_needed(data, wait))
-            for (average, wait), some in changes.items()
+            for some, (wait, average) in zip(changes, product((0.0, grid.wait), (1, grid.average)), strict=True)
         ],
         attempts=attempts,
-        changes=next(iter(changes.values())),
+        changes=changes[0],
     )
 
 
@@ -180,7 +189,7 @@ class _Found(NamedTuple):
     labels: Labels
     linking: tuple[Linking, Linking]
     attempts: list[Attempt]
-    changes: dict[tuple[int, float], list[Change]]
+    changes: list[list[Change]]
 
 
 def _attacks(g: Ground, how: Exchange, grid: Grid, seeds: int) -> _Found:
@@ -201,9 +210,8 @@ def _attacks(g: Ground, how: Exchange, grid: Grid, seeds: int) -> _Found:
         labels.attack(scene, rng),
         (linking.attack(scene, g.population, rng), linking.attack(together, g.population, rng)),
         [reconstruction.attempt(scene, int(release), g.public, g.population, rng) for release in releases],
-        {
-            (where.how.average, wait): differencing.attack(where, wait, victims, g.population, rng)
-            for wait in (0.0, grid.wait)
-            for where in (scene, together)
-        },
+        [
+            differencing.attack(where, wait, victims, g.population, rng)
+            for wait, where in product((0.0, grid.wait), (scene, together))
+        ],
     )

@@ -11,13 +11,13 @@ from fedmix.audit.differencing import Change
 from fedmix.audit.findings import findings, named
 from fedmix.audit.grid import Cell, Grid
 from fedmix.audit.reconstruction import Attempt
-from fedmix.audit.show import HEADERS, caption, row
+from fedmix.audit.show import WARNING, tables
 from fedmix.report.files import write
 from fedmix.report.gallery import png
 from fedmix.report.page import resource
 
 Array = np.ndarray[Any, Any]
-PICTURES = 6  # of each setting
+PICTURES = 5  # of each setting
 
 
 class Shown(NamedTuple):
@@ -44,9 +44,8 @@ def page(cells: Sequence[Cell], grid: Grid, about: dict[str, Any], shape: tuple[
         css=Markup(resource("page.css")),
         about=about,
         findings=findings(cells, grid),
-        headers=HEADERS,
-        rows=[row(cell) for cell in cells],
-        caption=caption(grid),
+        tables=tables(cells, grid),
+        warning=WARNING,
         means=[Shown(named(cell), _means(cell.attempts[:PICTURES], shape)) for cell in cells],
         changes=[Shown(named(cell), _changes(cell.changes[:PICTURES], shape)) for cell in cells],
     )
@@ -58,7 +57,7 @@ def _means(attempts: Sequence[Attempt], shape: tuple[int, ...]) -> list[tuple[st
         ("the mean it is in", [_picture(a.mean, shape) for a in attempts]),
         ("a blind guess", [_picture(a.blind, shape) for a in attempts]),
         ("nearest public picture", [_picture(a.nearest, shape) for a in attempts]),
-        ("first suspect named", [_picture(a.named, shape) for a in attempts]),
+        ("nearest suspect named", [_picture(a.named, shape) for a in attempts]),
     ]
 
 

@@ -20,8 +20,8 @@ class Attempt:
     """One mean under attack; pictures are flat, with values in [0, 1].
 
     `original` is one of the samples in it, `blind` and `nearest` are guesses at it, `unseen` is what one would guess without the
-    exchange: its class's mean. `named` is the first of the suspects that were said to be in the mean; `identified` the share of
-    those said to be in it that are, `chance` that of suspects named at random.
+    exchange: its class's mean. `named` is the nearest to it of the suspects said to be in the mean; `identified` the share
+    of those said to be in it that are, `chance` that of suspects named at random.
     """
 
     original: Array
@@ -59,9 +59,9 @@ def blind(mean: Array, y: Array, label: int, size: int, noise: float, population
     return np.asarray(population.means[label] + population.basis @ (unusual * expected / np.maximum(expected + noise**2, FLOOR)))
 
 
-def nearest(mean: Array, public: Array) -> Array:
-    """The public picture (n, d) that is nearest to the mean."""
-    return np.asarray(public[np.argmin(((public - mean) ** 2).sum(1))])
+def nearest(picture: Array, others: Array) -> Array:
+    """The one of the others (n, d) that is nearest to a picture."""
+    return np.asarray(others[np.argmin(((others - picture) ** 2).sum(1))])
 
 
 def parts(mean: Array, y: Array, suspects: Array, labels: Array) -> Array:
@@ -97,7 +97,7 @@ def attempt(scene: Scene, release: int, public: Array, population: Population, r
         blind=np.clip(blind(mean, y, label, size, noise, population), 0, 1),
         nearest=nearest(mean, like),
         unseen=population.means[label],
-        named=suspects[0][named[0]],
+        named=nearest(suspects[0][target], suspects[0][named]),
         identified=float((named < len(rows)).mean()),
         chance=len(rows) / len(order),
     )

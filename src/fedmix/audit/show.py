@@ -2,78 +2,100 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from fedmix.audit.findings import Finding, findings
 from fedmix.audit.grid import Cell, Grid
-from fedmix.audit.rates import Rates
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-HEADERS = (
-    "M", "σ", "ε proven", "ε shown", "member: server", "member: client", "averaged", "named", "blind, dB", "labels", "owner",
-    "averaged", "change: server", "client", "averaged", "waiting", "both",
-)  # fmt: skip
+WARNING = "An attack that fails proves nothing, for a better one may exist; a proven ε holds against all."
 
 
-def caption(grid: Grid) -> str:
-    """What the columns are."""
-    return (
-        "Member: AUC of telling used samples from others, by who knows how samples are distributed (share found at one false "
-        f"alarm in 1,000). Averaged: where the server averages {grid.average} means. ε shown: a lower bound at 95 % confidence, "
-        "by who knows all other samples. Named: share of a mean's samples named from a list of suspects (by chance). Blind: PSNR "
-        "of a guess at one sample without a list (of its class's mean). Labels: means whose label counts are read exactly. "
-        "Owner: entries linked to their client by label shares and five known samples (by chance). Change: PSNR in dB of a "
-        f"sample that replaced another, recovered from two refreshes (100: exactly). Waiting: until {grid.wait:.0%} of the "
-        "clients changed. An attack that fails proves nothing, for a better one may exist; a proven ε holds against all."
-    )
+class Table(NamedTuple):
+    """Some of the figures, with what a reader has to know of them."""
+
+    title: str
+    note: str
+    headers: tuple[str, ...]
+    rows: list[tuple[str, ...]]
 
 
-def row(cell: Cell) -> list[str]:
-    """One setting's figures, in the order of HEADERS."""
-    now, averaged, waiting, both = cell.differencing
-    r = cell.reconstruction
+def tables(cells: Sequence[Cell], grid: Grid) -> list[Table]:
+    """All figures, in tables that fit a terminal."""
+
+    def table(title: str, note: str, headers: tuple[str, ...], figures: Callable[[Cell], tuple[str, ...]]) -> Table:
+        rows = [(str(cell.m), f"{cell.how.noise:.3g}", *figures(cell)) for cell in cells]
+        return Table(title, note, ("M", "σ", *headers), rows)
+
     return [
-        str(cell.m),
-        f"{cell.how.noise:.3g}",
-        f"{cell.guarantee.epsilon:.3g}" if cell.guarantee else "none",
-        f"≥ {cell.neighbours.epsilon:.2f}",
-        _rates(cell.server),
-        _rates(cell.client),
-        _rates(cell.together),
-        f"{r.identified:.0%} ({r.chance:.0%})",
-        f"{r.blind.psnr:.1f} ({r.unseen.psnr:.1f})",
-        f"{cell.labels.known:.0%}",
-        f"{cell.linking.samples:.0%} ({cell.linking.chance:.0%})",
-        f"{cell.linking_together.samples:.0%} ({cell.linking_together.chance:.0%})",
-        f"{now.server:.0f}",
-        f"{now.client:.0f}",
-        f"{averaged.client:.0f}",
-        f"{waiting.client:.0f}",
-        f"{both.client:.0f}",
+        table(
+            "Was a sample used?",
+            "AUC of telling used samples from others, by who knows how samples are distributed (share found at one false alarm "
+            f"in 1,000): the server, a client, and a client where the server averages {grid.average} means. ε shown: a lower "
+            "bound at 95 % confidence, by who knows all other samples.",
+            ("ε proven", "ε shown", "server", "client", "averaged"),
+            _used,
+        ),
+        table(
+            "What does a mean show, and whose is it?",
+            "Named: share of a mean's samples named from a list of suspects (by chance). Blind: PSNR of a guess at one sample "
+            "without a list (of its class's mean). Labels: means whose label counts are read exactly. Owner: entries linked to "
+            f"their client by label shares and five known samples (by chance), and where the server averages {grid.average}.",
+            ("named", "blind, dB", "labels", "owner", "averaged"),
+            _shown,
+        ),
+        table(
+            "What does a refresh show?",
+            "PSNR in dB of a sample that replaced another, recovered from two refreshes (100: exactly): by the server, by a "
+            f"client, by a client where the server averages {grid.average}, where clients wait until {grid.wait:.0%} of them "
+            "changed, and where both is so. Unseen: the old sample taken for the new.",
+            ("server", "client", "averaged", "waiting", "both", "unseen"),
+            _changed,
+        ),
     ]
 
 
+def _used(cell: Cell) -> tuple[str, ...]:
+    proven = f"{cell.guarantee.epsilon:.3g}" if cell.guarantee else "none"
+    members = (f"{r.auc:.3f} ({100 * r.tpr:.3g}%)" for r in (cell.server, cell.client, cell.together))
+    return proven, f"≥ {cell.neighbours.epsilon:.2f}", *members
+
+
+def _shown(cell: Cell) -> tuple[str, ...]:
+    r = cell.reconstruction
+    owners = (f"{linked.samples:.0%} ({linked.chance:.0%})" for linked in (cell.linking, cell.linking_together))
+    blind = f"{r.blind.psnr:.1f} ({r.unseen.psnr:.1f})"
+    return f"{r.identified:.0%} ({r.chance:.0%})", blind, f"{cell.labels.known:.0%}", *owners
+
+
+def _changed(cell: Cell) -> tuple[str, ...]:
+    unseen = float(np.mean([d.unseen for d in cell.differencing]))
+    return tuple(f"{psnr:.0f}" for psnr in (cell.differencing[0].server, *(d.client for d in cell.differencing), unseen))
+
+
 def terminal(cells: Sequence[Cell], grid: Grid) -> "Group":
-    """What was found, then the table in parts as wide as a terminal."""
+    """What was found, then the tables."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
-    from rich.table import Table
+    from rich.table import Table as Drawn
     from rich.text import Text
 
-    parts = []
-    for columns in ((0, 1, 2, 3, 4, 5, 6), (0, 1, 7, 8, 9, 10, 11), (0, 1, 12, 13, 14, 15, 16)):
-        table = Table(box=SIMPLE_HEAD)
-        for column in columns:
-            table.add_column(HEADERS[column], justify="right")
-        for cell in cells:
-            table.add_row(*(row(cell)[column] for column in columns))
-        parts.append(table)
-    said = [text for finding in findings(cells, grid) for text in _paragraphs(finding)]
-    return Group(*said, *parts, Text(caption(grid)))
+    parts = [text for finding in findings(cells, grid) for text in _paragraphs(finding)]
+    for table in tables(cells, grid):
+        drawn = Drawn(box=SIMPLE_HEAD, title=Text(table.title, style="bold"), title_justify="left", caption=Text(table.note))
+        drawn.caption_justify = "left"
+        for header in table.headers:
+            drawn.add_column(header, justify="right")
+        for row in table.rows:
+            drawn.add_row(*row)
+        parts += [drawn, Text()]
+    return Group(*parts, Text(WARNING))
 
 
 def as_json(cells: Sequence[Cell], grid: Grid, about: dict[str, Any]) -> str:
@@ -85,10 +107,6 @@ def as_json(cells: Sequence[Cell], grid: Grid, about: dict[str, Any]) -> str:
         "cells": [_plain(cell) for cell in cells],
     }
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _rates(rates: Rates) -> str:
-    return f"{rates.auc:.3f} ({rates.tpr:.1%})"
 
 
 def _paragraphs(finding: Finding) -> list[Any]:

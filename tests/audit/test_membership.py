@@ -49,7 +49,7 @@ def test_what_is_learnt_of_normal_samples() -> None:
     np.testing.assert_allclose(found.means[:2], np.array([[0.0] * 4, [5.0] * 4]), atol=0.1)
     np.testing.assert_allclose(found.means[2], x.mean(0), atol=1e-4)  # nobody has class 2
     np.testing.assert_allclose((found.basis * found.variances) @ found.basis.T, root.T @ root, atol=0.25)
-    np.testing.assert_allclose(shares(np.array([[0.2, 0.2], [-1.0, 0.5], [-1.0, -1.0]])), [[0.5, 0.5], [0, 1], [0.5, 0.5]])
+    np.testing.assert_allclose(shares(np.array([[0.2, 0.2], [-1.0, 0.5], [-1.0, -1.0]])), [[0.5, 0.5], [0.0, 1.0], [0.5, 0.5]])
 
 
 def test_auc_of_tracing_in_a_known_population() -> None:

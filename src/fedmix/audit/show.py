@@ -43,12 +43,20 @@ def tables(cells: Sequence[Cell], grid: Grid) -> list[Table]:
             _used,
         ),
         table(
-            "What does a mean show, and whose is it?",
-            "Named: share of a mean's samples named from a list of suspects (by chance). Blind: PSNR of a guess at one sample "
-            "without a list (of its class's mean). Labels: means whose label counts are read exactly. Owner: entries linked to "
-            f"their client by label shares and five known samples (by chance), and where the server averages {grid.average}.",
-            ("named", "blind, dB", "labels", "owner", "averaged"),
-            _shown,
+            "Which pictures are in a mean?",
+            "Named: share of a mean's samples named from a list of suspects (by chance). Blind: PSNR in dB and SSIM of a guess "
+            "at one sample without a list. Nearest: PSNR of the public picture that is nearest to the mean. In brackets: what the "
+            "mean of its class alone would give.",
+            ("named", "blind, dB", "blind, SSIM", "nearest, dB"),
+            _pictured,
+        ),
+        table(
+            "Which classes are in it, and whose is it?",
+            "Labels: means whose label counts are read exactly, if M is known and if it is not. Owner: entries linked to their "
+            "client by label shares, and with five known samples of each client as well (by chance); averaged: the latter, where "
+            f"the server averages {grid.average} means.",
+            ("labels", "M unknown", "owner by labels", "by samples", "averaged"),
+            _linked,
         ),
         table(
             "What does a refresh show?",
@@ -63,15 +71,20 @@ def tables(cells: Sequence[Cell], grid: Grid) -> list[Table]:
 
 def _used(cell: Cell) -> tuple[str, ...]:
     proven = f"{cell.guarantee.epsilon:.3g}" if cell.guarantee else "none"
-    members = (f"{r.auc:.3f} ({100 * r.tpr:.3g}%)" for r in (cell.server, cell.client, cell.together))
+    members = (f"{r.auc:.3f} ({r.tpr:.{0 if r.tpr >= 0.1 else 1}%})" for r in (cell.server, cell.client, cell.together))
     return proven, f"≥ {cell.neighbours.epsilon:.2f}", *members
 
 
-def _shown(cell: Cell) -> tuple[str, ...]:
+def _pictured(cell: Cell) -> tuple[str, ...]:
     r = cell.reconstruction
-    owners = (f"{linked.samples:.0%} ({linked.chance:.0%})" for linked in (cell.linking, cell.linking_together))
-    blind = f"{r.blind.psnr:.1f} ({r.unseen.psnr:.1f})"
-    return f"{r.identified:.0%} ({r.chance:.0%})", blind, f"{cell.labels.known:.0%}", *owners
+    guesses = f"{r.blind.psnr:.1f} ({r.unseen.psnr:.1f})", f"{r.blind.ssim:.2f} ({r.unseen.ssim:.2f})"
+    return f"{r.identified:.0%} ({r.chance:.0%})", *guesses, f"{r.nearest.psnr:.1f} ({r.unseen.psnr:.1f})"
+
+
+def _linked(cell: Cell) -> tuple[str, ...]:
+    alone, mixed = cell.linking, cell.linking_together
+    shares = ((alone.labels, alone.chance), (alone.samples, alone.chance), (mixed.samples, mixed.chance))
+    return f"{cell.labels.known:.0%}", f"{cell.labels.inferred:.0%}", *(f"{a:.0%} ({b:.0%})" for a, b in shares)
 
 
 def _changed(cell: Cell) -> tuple[str, ...]:

@@ -45,8 +45,8 @@ def tables(cells: Sequence[Cell], grid: Grid) -> list[Table]:
         table(
             "Which pictures are in a mean?",
             "Named: share of a mean's samples named from a list of suspects (by chance). Blind: PSNR in dB and SSIM of a guess "
-            "at one sample without a list. Nearest: PSNR of the public picture that is nearest to the mean. In brackets: what the "
-            "mean of its class alone would give.",
+            "at one sample without a list. Nearest: PSNR of the public picture that is nearest to the mean. In brackets: what "
+            "the mean of its class alone would give.",
             ("named", "blind, dB", "blind, SSIM", "nearest, dB"),
             _pictured,
         ),

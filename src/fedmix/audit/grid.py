@@ -51,7 +51,7 @@ class Grid:
     wait: float = 0.25
     suspects: int = 2000
     trials: int = 10_000
-    means: int = 20
+    means: int = 10
     victims: int = 10
     delta: float = DELTA
 

@@ -79,6 +79,7 @@ def test_the_terminal_says_what_leaked(monkeypatch: pytest.MonkeyPatch, capsys: 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
+        (["shakespeare"], "shakespeare holds no pictures"),
         (["--m", "1,ten"], "--m 'ten'"),
         (["--m", "0"], "exchange.m=0"),
         (["--sigma", "-1"], "exchange.noise=-1.0"),
@@ -97,7 +98,7 @@ def test_the_terminal_says_what_leaked(monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_mistakes_are_named(
     args: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fedmix(monkeypatch, "audit", "digits", *args, "--quiet") == 2
+    assert fedmix(monkeypatch, "audit", *args, "--quiet") == 2
     assert said in capsys.readouterr().err
 
 

@@ -109,11 +109,12 @@ def by_client(before: Scene, after: Scene, victim: int, changed: int, population
         old = int(np.argmin(((then.x - now.x[entry]) ** 2).sum(1)))
         return freed(now.size[entry] * (now.x[entry] - then.x[old]), noise, 1, population)
     together = after.pool_total - before.pool_total
-    foreign = ~np.isin(np.arange(before.data.outputs), before.data.y[before.data.clients[victim]])
-    a, b = ((view.y[:, foreign] <= 0).all(1) for view in (now, then))
-    alone = now.size[a] @ now.x[a] - then.size[b] @ then.x[b]
-    if before.how.average == 1 and not before.how.noises[1] and np.linalg.norm(alone) < np.linalg.norm(together):
-        return freed(alone, noise, 1, population)
+    if before.how.average == 1 and not before.how.noises[1]:
+        foreign = ~np.isin(np.arange(before.data.outputs), before.data.y[before.data.clients[victim]])
+        a, b = ((view.y[:, foreign] <= 0).all(1) for view in (now, then))
+        alone = now.size[a] @ now.x[a] - then.size[b] @ then.x[b]
+        if np.linalg.norm(alone) < np.linalg.norm(together):
+            return freed(alone, noise, 1, population)
     return freed(together, changed * noise, changed, population)
 
 

@@ -118,8 +118,7 @@ def ground(data: FederatedData, seed: int, grid: Grid) -> Ground:
     """Divide the test samples and learn from those that are public."""
     if not isinstance(data.transform, Images) or data.classes is None:
         raise BadInput(
-            f"{data.name} holds no pictures with classes, and these attacks are on means of such; "
-            "choose digits, femnist, cifar10 or cifar100"
+            f"{data.name} holds no pictures with classes, which these attacks need; use data with `Images` and `classes`"
         )
     if len(data.clients) < 2:
         raise BadInput(f"{data.name} has one client, and who owns a mean is no question then; use at least 2 (data.clients)")

@@ -18,6 +18,8 @@ from fedmix.exchange.settings import Exchange
 from fedmix.experiment import Experiment
 from fedmix.runs import Interrupted, environment
 
+PICTURES = ("digits", "femnist", "cifar10", "cifar100")
+
 
 def attack(
     what: str,
@@ -43,6 +45,10 @@ def attack(
     chosen = experiments(what, [None if what.endswith(".toml") else "fedmix"], None, seed, seeds, settings, None, None)
     if len(chosen) != seeds or chosen[0].exchange is None:
         raise BadInput("an audit is of one exchange: give one value for each --set, and an algorithm that exchanges means")
+    if chosen[0].data.name not in PICTURES:
+        raise BadInput(
+            f"{chosen[0].data.name} holds no pictures with classes, which these attacks need; choose one of {', '.join(PICTURES)}"
+        )
     by_seed = {e.seed: e for e in chosen}
     grid = Grid(_base(chosen[0], clip), _sizes(sizes), _noises(sigma, epsilon), average, wait)
     cells: list[Cell] = []

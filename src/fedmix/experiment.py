@@ -7,7 +7,6 @@ import difflib
 import hashlib
 import inspect
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
@@ -20,7 +19,7 @@ from fedmix.data import FederatedData
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
 from fedmix.federation import Federation
-from fedmix.files import read_within
+from fedmix.files import parse_toml, printable, read_within
 from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
 from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised
@@ -37,6 +36,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }  # fmt: skip
 SIZES = ("classes", "inputs", "outputs")  # what a model takes from its data
 LARGEST = 1 << 20  # bytes of an experiment file
+LONGEST = 200  # characters of a wrong value that are shown
 
 
 class _Section(BaseModel):
@@ -121,7 +121,7 @@ class Experiment(_Section):
         try:
             experiment = Experiment.model_validate(values)
         except ValidationError as error:
-            raise BadInput(f"{where}: {'; '.join(_mistakes(error, values))}") from None
+            raise BadInput(f"{where}: {printable('; '.join(_mistakes(error, values)))}") from None
         if experiment.exchange is None and experiment.build_objective().needs.means:
             return experiment.model_copy(update={"exchange": ExchangeSection()})  # so that the spec says what is exchanged
         return experiment
@@ -131,9 +131,9 @@ class Experiment(_Section):
         """Read a TOML file."""
         text = read_within(path, LARGEST, "give a preset's name or a TOML file of a few lines")
         try:
-            values = tomllib.loads(text.decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise BadInput(f"{path} is not valid TOML: {error}") from None
+            values = parse_toml(text)
+        except ValueError as error:
+            raise BadInput(f"{path} is not valid TOML: {printable(error)}") from None
         return Experiment.of(values, str(path))
 
     def values(self) -> dict[str, Any]:
@@ -292,19 +292,24 @@ def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[str
         dotted = ".".join(shown) or "experiment"
         match mistake["type"]:
             case "extra_forbidden":
-                yield f"{dotted}={at!r} is not a setting{_nearest(shown, values)}"
+                yield f"{dotted}={_shown(at)} is not a setting{_nearest(shown, values)}"
             case "missing" | "union_tag_not_found":
                 missing = dotted if mistake["type"] == "missing" else f"{dotted}.name"
                 yield f"{missing} is missing; give it a value"
             case "union_tag_invalid":
                 name = at.get("name")
                 known = str(mistake["ctx"]["expected_tags"]).replace("'", "")
-                yield f"{dotted}.name={name!r} is unknown{_close(str(name), known.split(', '))}; choose one of {known}"
+                yield f"{dotted}.name={_shown(name)} is unknown{_close(str(name), known.split(', '))}; choose one of {known}"
             case "value_error":
                 yield str(mistake["ctx"]["error"])
             case _:
                 reason = mistake["msg"].removeprefix("Input ")
-                yield f"{dotted}={at!r} {reason}"
+                yield f"{dotted}={_shown(at)} {reason}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _nearest(shown: list[str], values: Mapping[str, Any]) -> str:

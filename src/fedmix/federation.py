@@ -150,21 +150,20 @@ class Federation:
         """Have the means exchanged that are due, and give the pool as the model will see it."""
         if self.exchange is None:
             return None, Traffic()
-        layer, params = self.needs.layer, self.params
-        if layer:
-            head = self.model.head(layer)
-
-            def encode(raw: np.ndarray[Any, Any]) -> Tensor:
-                with torch.no_grad(), arithmetic("float32"):
-                    return head(params, self.data.inputs(raw).to(self.device)).cpu()
-        else:
-            encode = self.data.units
-        traffic = self.exchange.refresh(self.data, encode, every_round=layer > 0)
+        layer = self.needs.layer
+        traffic = self.exchange.refresh(self.data, self._encode, every_round=layer > 0)
         traffic = traffic + self.exchange.deliver(chosen.tolist())
         if layer and self.exchange.how.source == "pool":
             others = len(self.data.clients) - len(chosen)
             traffic = traffic + Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * others)
         return self._received(self.exchange.pool), traffic
+
+    def _encode(self, raw: np.ndarray[Any, Any]) -> Tensor:
+        """Samples as they are averaged: in units, or as hidden states under the present weights."""
+        if not self.needs.layer:
+            return self.data.units(raw)
+        with torch.no_grad(), arithmetic("float32"):
+            return self.model.head(self.needs.layer)(self.params, self.data.inputs(raw).to(self.device)).cpu()
 
     def _received(self, pool: Pool | None) -> Received:
         """The pool as model inputs (or hidden states), made once for each version of it."""
@@ -225,13 +224,19 @@ class Federation:
         def part(prefix: str) -> dict[str, Tensor]:
             return {n.removeprefix(prefix): t for n, t in saved.items() if n.startswith(prefix)}
 
-        if {n: p.shape for n, p in part("params.").items()} != {n: p.shape for n, p in self.params.items()}:
-            raise BadInput("this state belongs to another model: its parameters have other names or shapes")
+        def kinds(params: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+            return {n: (p.shape, p.dtype) for n, p in params.items()}
+
+        if kinds(part("params.")) != kinds(self.params):
+            raise BadInput("this state belongs to another model: its parameters have other names, shapes or types")
         if bool(part("exchange.")) != (self.exchange is not None):
             raise BadInput("this state belongs to another objective: one of the two uses means and the other does not")
         if self.round:
             raise BadInput("restore a state into a new Federation, before its first round")
-        for past in range(int(saved["round"])):
+        counts = {"round": saved.get("round"), **part("traffic.")}
+        if counts.keys() != {"round", *vars(self.traffic)} or not all(_is_count(t) for t in counts.values()):
+            raise BadInput("this state is damaged: it lacks a number of rounds or bytes; start anew")
+        for past in range(int(saved["round"]) if self.changes else 0):
             changed = self.changes(past) if self.changes else {}
             self.data = self.data.with_clients(changed) if changed else self.data
         self.resident = replace(self.resident, data=self.data)
@@ -239,7 +244,14 @@ class Federation:
         self.round = int(saved["round"])
         self.traffic = Traffic(**{n: int(t) for n, t in part("traffic.").items()})
         if self.exchange:
-            self.exchange.restore(part("exchange."), self.data)
+            held = part("exchange.")
+            if "x" in held and held["x"].shape[1:] != self._encode(self.data.x[:1]).shape[1:]:
+                raise BadInput("this state is damaged: its means do not have the shape of these samples; start anew")
+            self.exchange.restore(held, self.data)
+
+
+def _is_count(value: Tensor | None) -> bool:
+    return value is not None and value.shape == () and value.dtype == torch.int64 and int(value) >= 0
 
 
 def _device(name: str | torch.device) -> torch.device:

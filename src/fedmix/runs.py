@@ -17,6 +17,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -37,10 +38,12 @@ from fedmix.data.transforms import Images
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import Experiment
 from fedmix.federation import Federation, Round
-from fedmix.files import write_whole
+from fedmix.files import parse_json, printable, read_within, write_whole
 
 CHECKPOINT_SECONDS = 5.0
 GALLERY = 12
+LARGEST = 256 << 20  # bytes of a file that is read whole
+MEANS = re.compile(r"means-[0-9]{1,19}\.safetensors")
 RELEASED = ("exchange.owner", "exchange.x", "exchange.y")  # the large part of a state: the same until the next version
 Listener = Callable[[dict[str, Any]], None]
 
@@ -69,7 +72,17 @@ class Run:
     def summary(self) -> dict[str, Any] | None:
         """What a finished run came to."""
         path = self.folder / "summary.json"
-        return dict(json.loads(path.read_text())) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            said = parse_json(self._content("summary.json"))
+        except ValueError as error:
+            if isinstance(error, BadInput):
+                raise
+            said = None
+        if not isinstance(said, dict):
+            raise BadInput(f"{path} is damaged; delete it and go on with: fedmix resume {self.folder}")
+        return said
 
     def execute(
         self,
@@ -119,9 +132,9 @@ class Run:
 
     def _finished(self) -> dict[str, Any] | None:
         done = self.summary
-        if done is None or done["rounds"] != self.experiment.rounds:
+        if done is None or done.get("rounds") != self.experiment.rounds:
             return None
-        if done["identity"] != _identity(self.experiment):
+        if done.get("identity") != _identity(self.experiment):
             raise self._changed("summary")
         return done
 
@@ -159,12 +172,17 @@ class Run:
             write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())
             return federation, 0.0
         state, about = saved
-        if about["experiment"] != _identity(self.experiment):
+        if about.get("experiment") != _identity(self.experiment):
             raise self._changed("checkpoint")
         federation.restore(state)
+        if federation.round > self.experiment.rounds:
+            raise self._damaged("checkpoint.safetensors", f"it is of round {federation.round}")
         self._cut_metrics(federation.round)
         write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())  # it may ask for more rounds than before
-        return federation, float(about["seconds"])
+        try:
+            return federation, float(about["seconds"])
+        except (KeyError, ValueError):
+            raise self._damaged("checkpoint.safetensors", "its seconds are no number") from None
 
     def _saved(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         if not (self.folder / "checkpoint.safetensors").is_file():
@@ -172,6 +190,8 @@ class Run:
         state, about = self._read("checkpoint.safetensors")
         self._means = about.get("means")
         if self._means:
+            if not MEANS.fullmatch(self._means):  # it is not to lead out of the folder
+                raise self._damaged("checkpoint.safetensors", f"its means are in {printable(self._means)}")
             state |= self._read(self._means)[0]
         return state, about
 
@@ -179,11 +199,20 @@ class Run:
         from safetensors import SafetensorError, safe_open
 
         path = self.folder / name
+        if path.is_symlink():
+            raise self._damaged(name, "it is a link to a file elsewhere")
         try:
             with safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118 - not a dict
-        except (SafetensorError, OSError) as error:
-            raise BadInput(f"{path} is damaged ({error}); delete checkpoint.safetensors to start this run anew") from None
+                return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 - not a dict
+        except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+            raise self._damaged(name, str(error)) from None  # what torch makes of a tensor's kind and shape may fail as well
+
+    def _damaged(self, name: str, reason: str) -> BadInput:
+        why = printable(reason.strip().split("\n")[0])
+        return BadInput(f"{self.folder / name} is damaged ({why}); delete checkpoint.safetensors to start this run anew")
+
+    def _content(self, name: str) -> bytes:
+        return read_within(self.folder / name, LARGEST, f"restore it, or delete {self.folder} to start anew", links=False)
 
     def _checkpoint(self, federation: Federation, seconds: float) -> None:
         """Write what the next round depends on: a new version of the released means first; the old one goes last."""
@@ -205,12 +234,12 @@ class Run:
     def _cut_metrics(self, rounds: int) -> None:
         """Drop what was written after the checkpoint, a torn last line included; it will come again."""
         path = self.folder / "metrics.jsonl"
-        lines = path.read_text().split("\n")[:rounds] if path.is_file() else []
+        lines = self._content(path.name).split(b"\n")[:rounds] if path.is_file() else []
         if [_round_of(line) for line in lines] != list(range(1, rounds + 1)):
             raise BadInput(
                 f"{path} lacks some of the {rounds} rounds before the checkpoint; delete checkpoint.safetensors to start anew"
             )
-        write_whole(path, "".join(line + "\n" for line in lines).encode())
+        write_whole(path, b"".join(line + b"\n" for line in lines))
 
     def _finish(self, federation: Federation) -> dict[str, Any]:
         if federation.data.test_clients is not None:
@@ -267,11 +296,15 @@ def _line(done: Round, federation: Federation, seconds: float) -> dict[str, Any]
     return {"round": done.round, **scores, "local_loss": done.local_loss, "seconds": round(seconds, 3), **sent}
 
 
-def _round_of(line: str) -> int | None:
+def _round_of(line: bytes) -> Any:
+    """The round of a line that has all that a summary needs; None for others."""
     try:
-        return int(json.loads(line)["round"])
-    except (ValueError, KeyError, TypeError):
+        said = parse_json(line)
+    except ValueError:
         return None
+    if not isinstance(said, dict) or not {"round", "seconds", "bytes_up", "bytes_down"} <= said.keys():
+        return None
+    return said["round"] if all(value is None or type(value) in (int, float) for value in said.values()) else None
 
 
 def _identity(experiment: Experiment) -> str:
@@ -344,7 +377,10 @@ def _json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    with (folder / ".lock").open("w") as lock:
+    path = folder / ".lock"
+    if path.is_symlink():
+        raise BadInput(f"{path} is a link to a file elsewhere; delete it")
+    with path.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

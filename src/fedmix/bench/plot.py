@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from fedmix.bench.results import Record
 from fedmix.bench.scale import TITLES, Growth
 from fedmix.errors import BadInput
-from fedmix.report.files import printable, write
+from fedmix.files import printable
+from fedmix.report.files import write
 from fedmix.report.series import COLOURS
 
 if TYPE_CHECKING:

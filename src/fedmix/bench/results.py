@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmix.errors import BadInput
-from fedmix.files import read_within
-from fedmix.report.files import printable, write
+from fedmix.files import parse_json, printable, read_within
+from fedmix.report.files import write
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,10 +68,10 @@ def read_steps(path: Path) -> list[Record]:
     """The records of a file, as fedmix or another program wrote it."""
     content = read_within(path, LARGEST, "give a file that 'fedmix bench steps --json' wrote")
     try:
-        rows = json.loads(content)["records"]
+        rows = parse_json(content)["records"]
         known = {f.name for f in fields(Record)}
         records = [Record(**{name: value for name, value in row.items() if name in known}) for row in rows]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         needed = ", ".join(REQUIRED)
         raise BadInput(f"{path} holds no records of steps; each needs {needed} (benchmarks/README.md)") from None
     for record in records:

@@ -5,7 +5,6 @@ import json
 import shlex
 import signal
 import sys
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from fedmix.cli.progress import Progress, console
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import DATA, Experiment
+from fedmix.files import parse_toml
 from fedmix.presets import PRESETS, experiment, sections
 from fedmix.runs import Interrupted, Listener, Run
 
@@ -85,8 +85,8 @@ def parsed(setting: str) -> list[tuple[str, Any]]:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"x = {text}".encode())["x"]
+    except ValueError:
         return text
 
 

@@ -64,7 +64,7 @@ def _recorded(record: Path) -> list[Path]:
     try:
         sizes = {Path(path): size for path, size in json.loads(record.read_text()).items()}
         return sorted(sizes) if all(path.stat().st_size == size for path, size in sizes.items()) else []
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return []
 
 

@@ -7,10 +7,12 @@ import numpy as np
 
 from fedmix.data.cache import save
 from fedmix.data.federated import Array, FederatedData, Ragged
-from fedmix.data.tables import batches, damaged
+from fedmix.data.tables import batches, damaged, reading
 from fedmix.data.transforms import Transform
 from fedmix.errors import BadInput
 from fedmix.rng import stream
+
+LONGEST = 200  # letters of a name, which all take as much room as the longest
 
 
 def save_owners(files: Sequence[Path], folder: Path, column: str) -> None:
@@ -21,8 +23,12 @@ def save_owners(files: Sequence[Path], folder: Path, column: str) -> None:
         values = batch.column(column)
         if values.null_count:
             raise damaged(path, f"{values.null_count} rows have no {column!r}")
-        coded = values if hasattr(values, "indices") else values.dictionary_encode()
-        here = np.array([seen.setdefault(str(name), len(seen)) for name in coded.dictionary.to_pylist()])
+        with reading(path):
+            coded = values if hasattr(values, "indices") else values.dictionary_encode()
+            found = [str(name) for name in coded.dictionary.to_pylist()]
+        if max(map(len, found), default=0) > LONGEST:
+            raise damaged(path, f"a name in {column!r} has more than {LONGEST} letters")
+        here = np.array([seen.setdefault(name, len(seen)) for name in found])
         pieces.append(here[coded.indices.to_numpy(zero_copy_only=False)])
     names = np.array(list(seen))
     order = np.argsort(names)

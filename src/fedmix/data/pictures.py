@@ -9,10 +9,11 @@ import numpy as np
 
 from fedmix.data.cache import npy
 from fedmix.data.federated import Array
-from fedmix.data.tables import INSTALL, batches, count, damaged, first_line, labels
+from fedmix.data.tables import INSTALL, batches, count, damaged, first_line, labels, reading
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput
 
+FORMATS = ("PNG", "JPEG")  # of the dozens that Pillow knows, those in which the hub has images
 Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
 
@@ -36,15 +37,18 @@ def pixels(path: Path, column: Any, shape: tuple[int, int, int]) -> Array:
         raise damaged(path, f"images are {column.type}, not encoded bytes")
     height, width, channels = shape
     out = np.empty((len(column), *shape), np.uint8)
-    for i, encoded in enumerate(column.field("bytes").to_pylist()):
+    with reading(path):
+        encodings = column.field("bytes").to_pylist()
+    for i, encoded in enumerate(encodings):
         try:
-            with Image.open(io.BytesIO(encoded or b"")) as opened:
-                image = opened.convert("L" if channels == 1 else "RGB")
+            with Image.open(io.BytesIO(encoded or b""), formats=FORMATS) as opened:
+                size = opened.size
+                if size == (width, height):  # before a single pixel is decoded
+                    out[i] = np.asarray(opened.convert("L" if channels == 1 else "RGB")).reshape(shape)
         except Exception as error:  # Pillow's decoders raise half a dozen kinds for damaged bytes
             raise damaged(path, f"an image cannot be decoded ({first_line(error)})") from error
-        if image.size != (width, height):
-            raise damaged(path, f"an image is {image.width}x{image.height}, not {width}x{height}")
-        out[i] = np.asarray(image).reshape(shape)
+        if size != (width, height):
+            raise damaged(path, f"an image is {size[0]}x{size[1]}, not {width}x{height}")
     return out
 
 

@@ -10,7 +10,7 @@ from fedmix.data.cache import cached, npy
 from fedmix.data.federated import Array, FederatedData, Ragged
 from fedmix.data.hub import parquet
 from fedmix.data.owners import choose, gather, save_owners
-from fedmix.data.tables import batches, count, damaged
+from fedmix.data.tables import batches, count, damaged, reading
 from fedmix.data.transforms import OneHot
 from fedmix.errors import BadInput
 
@@ -81,8 +81,9 @@ def _save_text(files: Sequence[Path], folder: Path) -> None:
 
 
 def _letters(path: Path, column: Any, length: int) -> Array:
-    texts = column.to_pylist()
+    with reading(path):
+        texts = column.to_pylist()
     wrong = next((text for text in texts if not isinstance(text, str) or len(text) != length), "")
     if wrong != "":
-        raise damaged(path, f"a text is not of {length} letters: {wrong!r}")
+        raise damaged(path, f"a text is not of {length} letters: {repr(wrong)[:200]}")
     return encode("".join(texts)).reshape(-1, length)

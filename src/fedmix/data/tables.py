@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from fedmix.data.federated import Array
 from fedmix.errors import BadInput, DataError
+from fedmix.files import printable
 
 BATCH = 8192
 INSTALL = "reading this data needs pyarrow and Pillow; run: pip install 'fedmix[data]'"
@@ -34,9 +36,11 @@ def batches(files: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple[Pat
     start, shown, done, total = time.monotonic(), False, 0, count(files)
     for path in files:
         table = _open(path)
-        missing = [c for c in columns if c not in table.schema_arrow.names]
-        if missing:
-            raise damaged(path, f"there is no column {missing[0]!r}, only {', '.join(table.schema_arrow.names)}")
+        with reading(path):
+            names = table.schema_arrow.names
+        wrong = [c for c in columns if names.count(c) != 1]
+        if wrong:
+            raise damaged(path, f"there is no column {wrong[0]!r}, or two, among {printable(', '.join(names))[:200]}")
         for batch in _guarded(path, table.iter_batches(BATCH, columns=list(columns))):
             yield path, batch
             done += batch.num_rows
@@ -53,21 +57,26 @@ def _open(path: Path) -> Any:
         import pyarrow.parquet
     except ImportError as error:
         raise BadInput(INSTALL) from error
-    try:
+    with reading(path, "this is no whole parquet file"):
         return pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise damaged(path, f"this is no whole parquet file ({first_line(error)})") from error
+
+
+@contextmanager
+def reading(path: Path, what: str = "the table is damaged") -> Iterator[None]:
+    """Errors in here mean a damaged file: Arrow's own, and text that is not UTF-8."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise damaged(path, f"{what} ({first_line(error)})") from error
 
 
 def _guarded(path: Path, reader: Iterator[Any]) -> Iterator[Any]:
     """What `reader` yields; its errors, but not those of the loop that uses it, mean a damaged file."""
-    import pyarrow
-
     while True:
-        try:
+        with reading(path):
             batch = next(reader, None)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise damaged(path, f"the table is damaged ({first_line(error)})") from error
         if batch is None:
             return
         yield batch
@@ -87,4 +96,4 @@ def labels(path: Path, column: Any, classes: int) -> Array:
 
 
 def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return printable((str(error).strip().splitlines() or [type(error).__name__])[0].rstrip("."))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmix.data.federated import FederatedData
+from fedmix.errors import BadInput
 from fedmix.exchange.means import Means
 from fedmix.exchange.pool import Pool, build, to_shares
 from fedmix.exchange.releases import Releases, release_all
@@ -154,6 +155,8 @@ class MeanExchange:
 
     def restore(self, saved: dict[str, Tensor], data: FederatedData) -> None:
         """Put back what `state` gave; the pool follows from it."""
+        if wrong := self._misfit(saved, data):
+            raise BadInput(f"this state is damaged: its exchange has no fitting {wrong}; start anew")
         self.version = int(saved["version"])
         self.holds, self.epoch = saved["holds"].numpy(), saved["epoch"].numpy()
         if "sent" in saved:  # else the state is older: each sent at most once a version
@@ -165,3 +168,24 @@ class MeanExchange:
         if "owner" in saved:
             self.releases = Releases(saved["owner"].numpy(), saved["x"], saved["y"])
             self.pool = self._pool(data)
+
+    def _misfit(self, saved: dict[str, Tensor], data: FederatedData) -> str:
+        """Which part of a state is missing, or cannot be of this exchange; empty if none."""
+        count, by_client = torch.Size([]), torch.Size([self.clients])
+        shapes = {"version": count, "holds": by_client, "epoch": by_client, "pending": None}
+        if "sent" in saved:
+            shapes |= {"sent": by_client, "smallest": count}
+        for name, shape in shapes.items():
+            value = saved.get(name)
+            if value is None or value.dtype != torch.int64 or value.shape != (shape or value.shape) or (value < 0).any():
+                return name
+        owner, x, y = (saved.get(name) for name in ("owner", "x", "y"))
+        if owner is None or x is None or y is None:
+            return "" if owner is x is y is None and not saved["version"] else "releases"
+        if saved["pending"].ndim != 1 or owner.ndim != 1 or owner.dtype != torch.int64 or not len(owner):
+            return "owners"
+        if any(len(of) and (int(of.min()) < 0 or int(of.max()) >= self.clients) for of in (owner, saved["pending"])):
+            return "owners"
+        if (owner.diff() < 0).any() or len(x) != len(owner) or y.shape != (len(owner), data.outputs):
+            return "releases"
+        return "" if x.dtype == y.dtype == torch.float32 else "releases"

@@ -8,7 +8,7 @@ import torch
 
 from fedmix.paper.base import Part, Table, algorithms
 from fedmix.paper.metrics import HOURS, Metric, Protocol
-from fedmix.report.files import read_json, write
+from fedmix.report.files import read_json, taken_from, write
 from fedmix.report.load import RunRecord
 from fedmix.runs import Run
 
@@ -31,7 +31,10 @@ def save_memory(run: Run, root: Path | None) -> None:
 
 def _memory(run: RunRecord, _: Protocol) -> float:
     path = run.folder / FILE
-    return float(read_json(path)["bytes"]) / 1e6 if path.is_file() else math.nan
+    if not path.is_file():
+        return math.nan
+    with taken_from(path):
+        return float(read_json(path)["bytes"]) / 1e6
 
 
 TABLE = Table(

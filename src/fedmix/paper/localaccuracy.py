@@ -10,7 +10,7 @@ from fedmix.evaluation import ClientScores
 from fedmix.paper import cutoff
 from fedmix.paper.base import Part, Table, sweep
 from fedmix.paper.metrics import Metric, Protocol
-from fedmix.report.files import read_json, write
+from fedmix.report.files import read_json, taken_from, write
 from fedmix.report.load import RunRecord
 from fedmix.runs import Run
 
@@ -31,11 +31,13 @@ def _within(least: int, most: int, which: int) -> Metric:
     """Mean (0) or deviation (1) over the clients with that many training samples."""
 
     def of(run: RunRecord, _: Protocol) -> float:
-        if not (run.folder / FILE).is_file():
+        path = run.folder / FILE
+        if not path.is_file():
             return math.nan
-        said = read_json(run.folder / FILE)
-        scores = ClientScores(np.array(said["samples"]), np.array(said["scores"]))
-        return 100 * scores.between(least, most)[which]
+        with taken_from(path):
+            said = read_json(path)
+            scores = ClientScores(np.array(said["samples"], np.int64), np.array(said["scores"], np.float64))
+            return 100 * scores.between(least, most)[which]
 
     return Metric(("mean of local accuracy, %", "deviation of local accuracy, %")[which], of)
 

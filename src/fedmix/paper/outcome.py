@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedmix.errors import ClientFailure
 from fedmix.experiment import Experiment
-from fedmix.report.files import read_json, write
+from fedmix.report.files import read_json, taken_from, write
 from fedmix.report.load import RunRecord, load
 from fedmix.runs import Run
 
@@ -24,10 +24,12 @@ class Outcome:
 def outcome(experiment: Experiment, out: Path) -> Outcome:
     """What a run's folder says. A run that diverged once would do so again, so that counts as its result."""
     run = Run(experiment, out / experiment.id)
-    if (summary := run.summary) is not None and summary["rounds"] == experiment.rounds:
+    if (summary := run.summary) is not None and summary.get("rounds") == experiment.rounds:
         return Outcome(record=load(run.folder))
-    if (run.folder / FILE).is_file():
-        return Outcome(diverged=int(read_json(run.folder / FILE)["round"]))
+    failure = run.folder / FILE
+    if failure.is_file():
+        with taken_from(failure):
+            return Outcome(diverged=int(read_json(failure)["round"]))
     return Outcome()
 
 

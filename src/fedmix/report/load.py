@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedmix.errors import BadInput
-from fedmix.report.files import printable, read, read_json, read_toml
+from fedmix.files import printable
+from fedmix.report.files import read, read_json, read_toml
 from fedmix.report.metrics import Array, read_metrics
 
 LEVELS = 2  # how deep below a given folder runs are looked for

@@ -11,6 +11,7 @@ from fedmix.errors import BadInput
 from fedmix.report.files import read
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+LAST = 1 << 53  # a round beyond which floats skip numbers
 NAMES = ("round", "accuracy", "mse", "loss", "local_loss", "seconds", "bytes_up", "bytes_down")
 
 
@@ -36,7 +37,7 @@ def read_metrics(path: Path) -> dict[str, Array]:
 
 
 def _row(entry: object, where: str) -> list[float]:
-    if not isinstance(entry, dict) or not isinstance(entry.get("round"), int) or entry["round"] < 1:
+    if not isinstance(entry, dict) or not isinstance(entry.get("round"), int) or not 1 <= entry["round"] < LAST:
         raise BadInput(f"{where}, is not an object with a round from 1 on; restore the file or leave this run out")
     return [_number(entry, name, where) for name in NAMES]
 

@@ -1,0 +1,157 @@
+"""What `fedmix privacy` does: ε of noise, noise for ε, and what the means then look like."""
+
+import io
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedmix.cli.commands import experiments
+from fedmix.cli.progress import console
+from fedmix.data import FederatedData
+from fedmix.data.transforms import Images
+from fedmix.errors import BadInput
+from fedmix.exchange import Exchange, Guarantee, MeanExchange, calibrated, guarantee
+from fedmix.exchange.accounting import Level, Neighbours, nonnegative
+from fedmix.report.files import write
+
+SHOWN = 6  # pictures in a row
+SHADES = " ░▒▓█"
+LINES = 10  # of a picture on a terminal, at most
+KINDS: tuple[tuple[str, Neighbours, Level], ...] = (
+    ("one sample replaced", "replace", "sample"),
+    ("one sample added or removed", "add-remove", "sample"),
+    ("one client replaced", "replace", "client"),
+)
+
+
+def group_setting(text: str) -> Any:
+    """`--m` as a number of samples, a fraction, or all."""
+    try:
+        return text if text == "all" else float(text) if "." in text else int(text)
+    except ValueError:
+        raise BadInput(f"--m {text!r} is not a number of samples, a fraction of a client's samples, or 'all'") from None
+
+
+def privacy(
+    what: str,
+    how: Exchange,
+    *,
+    epsilon: float | None,
+    delta: float,
+    releases: int,
+    samples: int | None,
+    root: Path | None,
+    png: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the guarantees of an exchange, with the least noise for `epsilon` if one is given.
+
+    Groups are those of the preset's clients, or of a client with `samples` samples of any sign.
+    """
+    if samples is not None and png:
+        raise BadInput("--png shows means of a preset's data, and --n is for other data; give one of them")
+    data = None if samples is not None else _data(what, root)
+    sizes = np.array([samples]) if data is None else data.clients.sizes
+    how.check(sizes)
+    group, signless = how.smallest_group(sizes), data is not None and nonnegative(data)
+    if epsilon is not None:
+        how = calibrated(how, epsilon, group, delta, releases=releases, nonnegative=signless)
+    found = {
+        name: guarantee(how, group, delta, releases=releases, neighbours=neighbours, level=level, nonnegative=signless)
+        for name, neighbours, level in KINDS
+    }
+    if as_json:
+        print(json.dumps(_values(how, group, delta, releases, found), indent=1))
+    else:
+        _tell(how, group, delta, releases, found, epsilon is not None)
+        if data is not None and epsilon is not None:
+            _show(data, how)
+    if png and data is not None:
+        write(png, _picture(data, how))
+        console().print(f"wrote {png}", highlight=False)
+
+
+def _data(what: str, root: Path | None) -> FederatedData:
+    [chosen] = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, None, 1, [], None, None)
+    return chosen.build_data(root)
+
+
+def _values(how: Exchange, group: int, delta: float, releases: int, found: dict[str, Guarantee]) -> dict[str, Any]:
+    noise, label_noise = how.noises
+    epsilons = {name: g.epsilon if g else None for name, g in found.items()}
+    reasons = {name: g.reason for name, g in found.items() if not g}
+    settings = {"m": how.m, "clip": how.clip, "label_clip": how.label_clip, "noise": noise, "label_noise": label_noise}
+    return settings | {"smallest_mean": group, "delta": delta, "releases": releases, "epsilon": epsilons, "none": reasons}
+
+
+def _tell(how: Exchange, group: int, delta: float, releases: int, found: dict[str, Guarantee], asked: bool) -> None:
+    noise, label_noise = how.noises
+    bounds = f"clip {how.clip:g}" if how.clip else "no clip"
+    if how.label_clip:
+        bounds += f" (labels {how.label_clip:g})"
+    times = "one release" if releases == 1 else f"{releases} releases"
+    out = console(sys.stdout)
+    if asked:
+        out.print(f"needed: exchange.noise={noise:.4g}" + (f", exchange.label_noise={label_noise:.4g}" if how.label_clip else ""))
+    out.print(
+        f"means of at least {group} samples, {bounds}, σ = {noise:.4g} on inputs and {label_noise:.4g} on labels, "
+        f"δ = {delta:g}, {times}:",
+        highlight=False,
+    )
+    for name, g in found.items():
+        out.print(f"  {name:28} {f'ε = {g.epsilon:.4g}' if g else g}", highlight=False)
+    out.print("Weights, sizes and who takes part are not covered.", highlight=False)
+
+
+def _released(data: FederatedData, how: Exchange) -> Tensor:
+    """The first mean of each of a few clients."""
+    exchange = MeanExchange(replace(how, average=1), 0, len(data.clients))
+    exchange.refresh(data, data.units)
+    assert exchange.releases is not None
+    return exchange.releases.x[np.unique(exchange.releases.owner, return_index=True)[1][:SHOWN]]
+
+
+def _both(data: FederatedData, how: Exchange) -> list[tuple[str, Any]]:
+    clean = replace(how, noise=0.0, label_noise=None if how.label_noise is None else 0.0)
+    return [("means", _released(data, clean).numpy()), (f"with σ = {how.noise:.3g}", _released(data, how).numpy())]
+
+
+def _show(data: FederatedData, how: Exchange) -> None:
+    """Pictures in characters, the means above what is sent of them."""
+    if not isinstance(data.transform, Images):
+        return
+    out = console(sys.stdout)
+    for title, pictures in _both(data, how):
+        out.print(f"{title}:", highlight=False)
+        grey = pictures.mean(1)
+        step = max(1, math.ceil(grey.shape[-2] / LINES))
+        level = (np.clip(grey[:, ::step, ::step], 0, 1) * (len(SHADES) - 1)).round().astype(int)
+        for row in range(level.shape[1]):
+            out.print(
+                "  " + "   ".join("".join(2 * SHADES[v] for v in one[row]) for one in level), highlight=False, soft_wrap=True
+            )
+
+
+def _picture(data: FederatedData, how: Exchange) -> bytes:
+    """The same as a PNG."""
+    if not isinstance(data.transform, Images):
+        raise BadInput(f"--png: {data.name} has no pictures; leave it out")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(SHOWN, 2.6), layout="constrained")
+    parts: Any = figure.subfigures(2, 1)
+    for part, (title, pictures) in zip(parts, _both(data, how), strict=True):
+        part.suptitle(title, fontsize=9)
+        for axes, picture in zip(part.subplots(1, SHOWN, squeeze=False)[0], pictures, strict=False):
+            axes.imshow(np.clip(np.moveaxis(picture, 0, -1), 0, 1).squeeze(), cmap="gray", vmin=0, vmax=1)
+        for axes in part.axes:
+            axes.set_axis_off()
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=120)
+    return png.getvalue()

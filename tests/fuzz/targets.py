@@ -1,0 +1,168 @@
+"""What fedmix reads from outside, each as a function of bytes. Whatever they are, only a FedmixError may come of them."""
+
+import struct
+import tempfile
+from collections.abc import Callable
+from copy import copy
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from fedmix import Exchange, Federation, FedMix, Training
+from fedmix.bench.results import markdown, read_steps
+from fedmix.cli.commands import parsed
+from fedmix.data import from_arrays
+from fedmix.data.owners import save_owners
+from fedmix.data.pictures import save_images
+from fedmix.errors import FedmixError
+from fedmix.experiment import Experiment
+from fedmix.presets import experiment
+from fedmix.report import load_runs, table
+from fedmix.runs import Run
+
+METRICS = b'{"round": 1, "accuracy": 0.5, "loss": 1.5, "local_loss": 1.0, "seconds": 0.1, "bytes_up": 10, "bytes_down": 10}\n'
+
+
+@cache
+def scratch() -> Path:
+    """A folder that goes when the process does."""
+    return Path(_kept.name)
+
+
+_kept = tempfile.TemporaryDirectory(prefix="fedmix-fuzz-")
+
+
+def _file(name: str, data: bytes) -> Path:
+    path = scratch() / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def toml(data: bytes) -> None:
+    """An experiment file, read and written again."""
+    spec = Experiment.load(_file("e.toml", data))
+    assert Experiment.load(_file("again.toml", spec.toml().encode())) == spec
+
+
+def setting(data: bytes) -> None:
+    """A --set of the command line."""
+    base = experiment("digits")
+    for path, value in parsed(data.decode("utf-8", "replace")):
+        base.with_settings({path: value})
+
+
+@cache
+def _spec() -> bytes:
+    return experiment("digits").with_settings({"rounds": 2}).toml().encode()
+
+
+def _reported(name: str, data: bytes) -> None:
+    """A run folder with one file replaced as a table."""
+    for each, content in (("experiment.toml", _spec()), ("metrics.jsonl", METRICS)):
+        _file(f"run/{each}", content)
+    for left in ("summary.json", "environment.json", "clients.json", "gallery.safetensors"):
+        (scratch() / "run" / left).unlink(missing_ok=True)
+    _file(f"run/{name}", data)
+    runs = load_runs([scratch() / "run"])
+    table(runs).csv()
+
+
+def metrics(data: bytes) -> None:
+    """metrics.jsonl."""
+    _reported("metrics.jsonl", data)
+
+
+def reported_toml(data: bytes) -> None:
+    """experiment.toml, as a report reads it."""
+    _reported("experiment.toml", data)
+
+
+def summary(data: bytes) -> None:
+    """summary.json, as a report and as a run reads it."""
+    _reported("summary.json", data)
+    Run(Experiment.load(scratch() / "run" / "experiment.toml"), scratch() / "run")._finished()
+
+
+def clients(data: bytes) -> None:
+    """clients.json."""
+    _reported("clients.json", data)
+
+
+def environment(data: bytes) -> None:
+    """environment.json."""
+    _reported("environment.json", data)
+
+
+def gallery(data: bytes) -> None:
+    """gallery.safetensors."""
+    _reported("gallery.safetensors", data)
+
+
+def steps(data: bytes) -> None:
+    """Results of a benchmark."""
+    markdown(read_steps(_file("steps.json", data)))
+
+
+@cache
+def _federation() -> Federation:
+    x, y = np.zeros((6, 2), np.float32), np.arange(6) % 2
+    data = from_arrays(x, y, [[0, 1, 2], [3, 4, 5]], (x, y), classes=2)
+    training = Training(clients_per_round=2)
+    return Federation(nn.Sequential(nn.Linear(2, 2)), data, FedMix(lam=0.1), training, exchange=Exchange(clip=1.0, noise=1.0))
+
+
+def checkpoint(data: bytes) -> None:
+    """A checkpoint, read into a federation that it may not fit."""
+    folder = _file("saved/checkpoint.safetensors", data).parent
+    run = Run(experiment("digits"), folder)
+    saved = run._saved()
+    assert saved is not None
+    federation = copy(_federation())
+    federation.exchange = copy(federation.exchange)
+    federation.restore(saved[0])
+    list(copy(federation).run(federation.round + 1))
+
+
+def header(data: bytes) -> None:
+    """The same with a header of its own and the content of a right one, so that lengths fit."""
+    payload = b"\0" * 184  # as long as the corpus says
+    checkpoint(struct.pack("<Q", len(data)) + data + payload)
+
+
+def parquet(data: bytes) -> None:
+    """A table of images with labels and owners."""
+    path = _file("t.parquet", data)
+    save_images([path], scratch(), "", "image", (2, 2, 1), "character", 3)
+    save_owners([path], scratch(), "writer_id")
+
+
+def image(data: bytes) -> None:
+    """One encoded image of a table."""
+    import pyarrow as pa
+
+    from fedmix.data.pictures import pixels
+
+    pixels(Path("t.parquet"), pa.array([{"bytes": data}], pa.struct([("bytes", pa.binary())])), (2, 2, 1))
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    f.__name__: f
+    for f in (
+        toml, setting, metrics, reported_toml, summary, clients, environment, gallery, steps, checkpoint, header, parquet, image,
+    )
+}  # fmt: skip
+
+
+def hold(target: str, data: bytes) -> bool:
+    """Whether these bytes were taken; False if they were refused in a sentence."""
+    try:
+        TARGETS[target](data)
+    except FedmixError as error:
+        said = str(error)
+    else:
+        return True
+    assert said.isprintable(), said
+    return False

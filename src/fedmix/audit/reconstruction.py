@@ -13,6 +13,7 @@ from fedmix.audit.scene import Scene, samples
 Array = np.ndarray[Any, Any]
 DECOYS = 300
 LABEL_WEIGHT = 10.0  # of a label share beside a pixel, in the fit
+RIDGE = 1e-3  # on the weights, since without it suspects that look the same keep the fit from ending
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ def parts(mean: Array, y: Array, suspects: Array, labels: Array) -> Array:
     """How much of the mean each suspect (n, d) seems to be: the mixture, none of them negative, that is nearest to it."""
     from scipy.optimize import nnls
 
-    system = np.concatenate([suspects, LABEL_WEIGHT * labels], 1).T
-    q, r = np.linalg.qr(system)
-    return np.asarray(nnls(r, q.T @ np.concatenate([mean, LABEL_WEIGHT * y]))[0])
+    q, r = np.linalg.qr(np.concatenate([suspects, LABEL_WEIGHT * labels], 1).T.astype(np.float64))
+    target = np.concatenate([q.T @ np.concatenate([mean, LABEL_WEIGHT * y]), np.zeros(len(suspects))])
+    return np.asarray(nnls(np.concatenate([r, RIDGE * np.eye(len(suspects))]), target, maxiter=30 * len(suspects))[0])
 
 
 def attempt(scene: Scene, release: int, public: Array, population: Population, rng: np.random.Generator) -> Attempt:

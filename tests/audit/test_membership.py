@@ -26,7 +26,10 @@ def learnt(federated: FederatedData, public: slice) -> Population:
 
 
 def test_log_ratios_are_those_of_normal_densities() -> None:
-    """With covariance V and class mean c: log N(e; c + (z - c)/M, V(M-1)/M² + σ²) - log N(e; c, V/M + σ²)."""
+    """With covariance V and class mean c: log N(e; c + (z - c)/M, s(V(M-1)/M² + σ²)) - log N(e; c, s(V/M + σ²)).
+
+    The mean's own spread s is (e - c)ᵀ(V/M + σ²)⁻¹(e - c)/d.
+    """
     rng = np.random.default_rng(0)
     root, centre = rng.normal(size=(3, 3)), rng.normal(size=3)
     v, e, z = root @ root.T, rng.normal(size=(4, 3)), rng.normal(size=(2, 3))
@@ -34,10 +37,12 @@ def test_log_ratios_are_those_of_normal_densities() -> None:
     variances, basis = np.linalg.eigh(v)
     found = log_ratios((e - centre) @ basis, size, noise, (z - centre) @ basis, variances)
     for i, (m, sigma) in enumerate(zip(size, noise, strict=True)):
-        apart = multivariate_normal(centre, v / m + sigma**2 * np.eye(3)).logpdf(e[i])
+        without, within = v / m + sigma**2 * np.eye(3), v * (m - 1) / m**2 + sigma**2 * np.eye(3)
+        s = (e[i] - centre) @ np.linalg.inv(without) @ (e[i] - centre) / 3
         for j in range(2):
-            within = multivariate_normal(centre + (z[j] - centre) / m, v * (m - 1) / m**2 + sigma**2 * np.eye(3)).logpdf(e[i])
-            assert found[i, j] == pytest.approx(within - apart, rel=1e-6)
+            apart = multivariate_normal(centre, s * without).logpdf(e[i])
+            held = multivariate_normal(centre + (z[j] - centre) / m, s * within).logpdf(e[i])
+            assert found[i, j] == pytest.approx(held - apart, rel=1e-6)
 
 
 def test_what_is_learnt_of_normal_samples() -> None:

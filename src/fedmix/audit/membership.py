@@ -63,17 +63,22 @@ def _clients_of(data: FederatedData, test_rows: Array, senders: Array, rng: np.r
 
 
 def log_ratios(off: Array, size: Array, noise: Array, sample: Array, variances: Array) -> Array:
-    """(g, n): how much likelier mean i is if sample j is in it; both as their distance from what is expected, along the axes."""
+    """(g, n): how much likelier mean i is if sample j is in it; both as their distance from what is expected, along the axes.
+
+    Pictures differ in contrast, so each mean has a spread of its own: that of its distances, against what is expected of them.
+    """
     found = np.empty((len(off), len(sample)))
     settings, which = np.unique(np.stack([size, noise]), axis=1, return_inverse=True)
     for index, (m, sigma) in enumerate(settings.T):
         rows = np.flatnonzero(which == index)
         inside = np.maximum(variances * (m - 1) / m**2 + sigma**2, FLOOR).astype(off.dtype)
         outside = np.maximum(variances / m + sigma**2, FLOOR).astype(off.dtype)
-        by_mean = 0.5 * (off[rows] ** 2) @ (1 / inside - 1 / outside)
+        squares = off[rows] ** 2
+        spread = squares @ (1 / outside) / len(variances)
+        by_mean = 0.5 * squares @ (1 / inside - 1 / outside)
         by_sample = 0.5 * (sample**2) @ (1 / inside) / m**2
-        constant = 0.5 * np.log(outside / inside).sum()
-        found[rows] = off[rows] @ (sample / (m * inside)).T - by_mean[:, None] - by_sample + constant
+        exponent = off[rows] @ (sample / (m * inside)).T - by_mean[:, None] - by_sample
+        found[rows] = exponent / spread[:, None] + 0.5 * np.log(outside / inside).sum()
     return found
 
 

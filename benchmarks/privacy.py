@@ -11,7 +11,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,10 @@ class Task:
 TASKS = {"digits": Task(4.0, 10, 5), "cifar10": Task(30.0, 300, 10)}
 
 
-def points(name: str, seed: int) -> Iterator[tuple[dict[str, Any], Experiment]]:
+def points(name: str, task: Task, seed: int, root: Path | None) -> Iterator[tuple[dict[str, Any], Experiment]]:
     """Every point of the grid with one seed: what it is, and the experiment."""
-    task = TASKS[name]
     fixed: dict[str, Any] = {"rounds": task.rounds}
-    data = experiment(name, "fedavg", seed=seed).build_data()
+    data = experiment(name, "fedavg", seed=seed).build_data(root)
     for algorithm in ("fedavg", "fedmix", "naivemix"):
         mix = experiment(name, algorithm, seed=seed).with_settings(fixed)
         if algorithm == "fedavg":
@@ -71,12 +70,13 @@ def points(name: str, seed: int) -> Iterator[tuple[dict[str, Any], Experiment]]:
                     )
 
 
-def measure(name: str, seeds: int, out: Path, device: str, root: Path | None, to: Path) -> None:
-    """Run what is missing, and write what is known after every run."""
-    task, records = TASKS[name], []
+def measure(name: str, task: Task, seeds: int, out: Path, device: str, root: Path | None, to: Path, first: bool) -> None:
+    """Run what is missing, and write what is known after every run; with `first`, only m = 1 and what it is compared with."""
+    records: list[dict[str, Any]] = []
     to.parent.mkdir(parents=True, exist_ok=True)
-    todo = [(at | {"seed": seed}, spec) for seed in range(seeds) for at, spec in points(name, seed)]
-    for at, spec in sorted(todo, key=lambda point: _last(point[0])):
+    todo = [(at | {"seed": seed}, spec) for seed in range(seeds) for at, spec in points(name, task, seed, root)]
+    todo = sorted(todo, key=lambda point: _last(point[0]))
+    for at, spec in [point for point in todo if not (first and _last(point[0])[0])]:
         placed = spec.with_settings({"engine.device": device})
         run = Run(placed, out / placed.id)
         summary = run.execute(root=root)
@@ -183,9 +183,12 @@ def main() -> None:
     ask.add_argument("--data", type=Path)
     ask.add_argument("--json", type=Path, default=Path("privacy.json"))
     ask.add_argument("--plot", type=Path)
+    ask.add_argument("--rounds", type=int)
+    ask.add_argument("--first", action="store_true", help="only m = 1, and what it is compared with")
     told = ask.parse_args()
     if told.what != "show":
-        measure(told.what, told.seeds, told.out, told.device, told.data, told.json)
+        task = TASKS[told.what] if told.rounds is None else replace(TASKS[told.what], rounds=told.rounds)
+        measure(told.what, task, told.seeds, told.out, told.device, told.data, told.json, told.first)
     said = json.loads((told.file or told.json).read_text())
     print(table(said))
     if told.plot:

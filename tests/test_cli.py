@@ -280,3 +280,38 @@ def test_a_terminal_gets_a_live_bar_and_no_color_is_respected(plain: bool, tmp_p
     assert "2/2" in text
     assert "accuracy" in text
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]", text)) is not plain
+
+
+def test_privacy_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Means of 50 with a bound of 4: Δ = 8/50. ε = 1 at δ = 1e-5 takes 3.7306 deviations (Balle & Wang 2018)."""
+    given = ["privacy", "--n", 50, "--clip", 4, "--json"]
+    assert fedmix(monkeypatch, *given, "--epsilon", 1) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["noise"] == found["label_noise"] == pytest.approx(3.7306 * 8 / 50, rel=1e-4)
+    assert found["epsilon"]["one sample replaced"] == pytest.approx(1.0)
+    assert fedmix(monkeypatch, *given, "--sigma", 3.7306 * 8 / 50, "--m", 5) == 0
+    back = json.loads(capsys.readouterr().out)
+    assert back["epsilon"]["one sample replaced"] > 10
+    assert "exchange.m='all' only" in back["none"]["one client replaced"]
+    assert fedmix(monkeypatch, "privacy", "--clip", 4, "--label-clip", 1, "--epsilon", 8, "--png", tmp_path / "means.png") == 0
+    said = capsys.readouterr().out
+    assert re.search(r"needed: exchange.noise=0\.\d+, exchange.label_noise=0\.\d+", said)
+    assert said.count("▓") > 20
+    assert (tmp_path / "means.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--clip", 4, "--epsilon", 1, "--sigma", 1], "--epsilon asks for the noise"),
+        (["--epsilon", 1], "no noise gives a guarantee: samples are not clipped"),
+        (["--clip", 4, "--epsilon", -1], "epsilon=-1.0 must be positive"),
+        (["--clip", 4, "--sigma", 1, "--delta", 0], "delta=0.0 must lie between 0 and 1"),
+        (["--m", "many"], "--m 'many' is not a number"),
+    ],
+)
+def test_privacy_refuses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: list[object], said: str
+) -> None:
+    assert fedmix(monkeypatch, "privacy", "--n", 50, *args) == 2
+    assert said in capsys.readouterr().err

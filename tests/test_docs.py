@@ -80,7 +80,8 @@ def test_settings_page_has_every_setting_where_it_belongs(site: Path) -> None:
 
 def test_there_are_commands_to_test() -> None:
     assert len(SMALL) >= 7
-    assert {line.split()[1] for line in LINES} == {"run", "compare", "reproduce", "audit", "resume", "report", "data", "bench"}
+    told = {"run", "compare", "reproduce", "audit", "resume", "report", "data", "bench", "privacy"}
+    assert {line.split()[1] for line in LINES} == told
 
 
 @pytest.mark.parametrize("line", LINES)

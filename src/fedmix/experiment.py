@@ -158,7 +158,7 @@ class Experiment(_Section):
             for section in sections:
                 at = at.setdefault(section, {})
                 if not isinstance(at, dict):
-                    raise BadInput(f"{path}: {section} is a value, not a section")
+                    raise BadInput(printable(f"{path}: {section} is a value, not a section"))
             if key == "name" and at.get(key) != value and sections and sections[0] != "engine":
                 at.clear()
                 if sections == ["objective"] and not any(p.startswith("exchange.") for p in settings):

@@ -123,7 +123,8 @@ def checkpoint(data: bytes) -> None:
     federation = copy(_federation())
     federation.exchange = copy(federation.exchange)
     federation.restore(saved[0])
-    list(copy(federation).run(federation.round + 1))
+    federation._exchange_means(np.arange(2))  # which the next round begins with
+    federation.evaluate()
 
 
 def header(data: bytes) -> None:

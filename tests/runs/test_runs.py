@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from fedmix import BadInput, FedmixError, files, runs
 from fedmix.experiment import Experiment
 from fedmix.presets import experiment
+from fedmix.report import load_runs
 from fedmix.runs import Interrupted, Run
 from tests.runs.victim import SPEC
 
@@ -246,6 +247,17 @@ def test_scores_that_are_not_finite_stay_valid_json() -> None:
     assert (summary["best"], summary["best_round"], summary["last"], summary["mean_last_ten"]) == (0.25, 3, 0.25, None)
     only = runs.summarise([lines[1]], tiny())
     assert (only["best"], only["best_round"], only["last"]) == (None, None, None)
+
+
+def test_a_summary_states_its_guarantee(tmp_path: Path) -> None:
+    none = Run(tiny(rounds=1), tmp_path / "none").execute()
+    assert (none["privacy"], none["epsilon"]) == ("None: the means carry no noise (exchange.noise).", None)
+    settings = {"rounds": 2, "exchange.clip": 4.0, "exchange.noise": 0.5, "objective.layer": 2}
+    some = Run(tiny(**settings), tmp_path / "some").execute()
+    assert (some["releases"], some["delta"]) == (2, 1e-5)  # hidden states go every round
+    assert some["epsilon"] > 0
+    assert some["privacy"].endswith("Weights, sizes and who takes part are not covered.")
+    assert load_runs([tmp_path / "some"])[0].privacy == some["privacy"]
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ def save_owners(files: Sequence[Path], folder: Path, column: str) -> None:
             raise damaged(path, f"a name in {column!r} has more than {LONGEST} letters")
         here = np.array([seen.setdefault(name, len(seen)) for name in found])
         pieces.append(here[coded.indices.to_numpy(zero_copy_only=False)])
+    if not pieces:
+        raise damaged(files[0], "the table has no rows, though it says that it has")
     names = np.array(list(seen))
     order = np.argsort(names)
     save(folder / "names.npy", names[order])

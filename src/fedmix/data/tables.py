@@ -20,7 +20,7 @@ INSTALL = "reading this data needs pyarrow and Pillow; run: pip install 'fedmix[
 def damaged(path: Path, what: str) -> DataError:
     """The error to raise; a link of the hub's cache would come back, so it is what it points to that has to go."""
     culprit = path.resolve() if path.is_symlink() else "the file"
-    return DataError(f"{path}: {what}; delete {culprit} and fetch it again")
+    return DataError(f"{path}: {printable(what)}; delete {culprit} and fetch it again")
 
 
 def count(files: Sequence[Path]) -> int:
@@ -38,9 +38,10 @@ def batches(files: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple[Pat
         table = _open(path)
         with reading(path):
             names = table.schema_arrow.names
-        wrong = [c for c in columns if names.count(c) != 1]
-        if wrong:
-            raise damaged(path, f"there is no column {wrong[0]!r}, or two, among {printable(', '.join(names))[:200]}")
+        for column in columns:
+            if names.count(column) != 1:
+                said = "is no" if column not in names else "is more than one"
+                raise damaged(path, f"there {said} column {column!r}, only {', '.join(names)[:200]}")
         for batch in _guarded(path, table.iter_batches(BATCH, columns=list(columns))):
             yield path, batch
             done += batch.num_rows
@@ -96,4 +97,4 @@ def labels(path: Path, column: Any, classes: int) -> Array:
 
 
 def first_line(error: BaseException) -> str:
-    return printable((str(error).strip().splitlines() or [type(error).__name__])[0].rstrip("."))
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

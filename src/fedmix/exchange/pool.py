@@ -86,6 +86,7 @@ def to_shares(y: Tensor) -> Tensor:
 
     A cross entropy with a negative share has no lower bound. The projection is that of Duchi et al. (2008).
     """
+    y = y - y.max(1, keepdim=True).values  # the same nearest vector, and 0 > -1 for the largest, whatever rounding does
     high = y.sort(dim=1, descending=True).values
     excess = (high.cumsum(1) - 1) / torch.arange(1, y.shape[1] + 1, dtype=y.dtype, device=y.device)
     kept = (high > excess).sum(1, keepdim=True)

@@ -177,7 +177,7 @@ class MeanExchange:
             shapes |= {"sent": by_client, "smallest": count}
         for name, shape in shapes.items():
             value = saved.get(name)
-            if value is None or value.dtype != torch.int64 or value.shape != (shape or value.shape) or (value < 0).any():
+            if value is None or value.dtype != torch.int64 or (value < 0).any() or shape not in (None, value.shape):
                 return name
         owner, x, y = (saved.get(name) for name in ("owner", "x", "y"))
         if owner is None or x is None or y is None:
@@ -188,4 +188,4 @@ class MeanExchange:
             return "owners"
         if (owner.diff() < 0).any() or len(x) != len(owner) or y.shape != (len(owner), data.outputs):
             return "releases"
-        return "" if x.dtype == y.dtype == torch.float32 else "releases"
+        return "" if x.dtype == y.dtype == torch.float32 and y.isfinite().all() else "releases"

@@ -140,6 +140,32 @@ def reproduce(
     )
 
 
+@app.command(epilog="Example:  fedmix audit digits --sigma 0,0.3 --seeds 10 --html audit.html")
+def audit(
+    what: What = "digits",
+    sizes: Annotated[str, typer.Option("--m", help="Numbers of samples in a mean, split by commas.")] = "1,2,5,10,50,all",
+    sigma: Annotated[str | None, typer.Option(help="Deviations of the noise, split by commas; 0 if none is given.")] = None,
+    epsilon: Annotated[str | None, typer.Option(help="Also the noise that each of these needs; with --clip.")] = None,
+    clip: Annotated[float | None, typer.Option(help="The bound on a sample's norm, input and label together.")] = None,
+    average: Annotated[int, typer.Option(help="How many means the server averages, where it does.")] = 4,
+    wait: Annotated[float, typer.Option(help="The share of clients that wait for each other, where they do.")] = 0.25,
+    seed: Seed = None,
+    seeds: Seeds = 1,
+    settings: Set = None,
+    data: Data = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with pictures there.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Attack what clients exchange: who was in it, what it shows, whose it is, and what a refresh gives away."""
+    from fedmix.cli import auditing
+
+    auditing.attack(
+        what, sizes, sigma, epsilon, clip, average, wait, seed, seeds, settings or [], data,
+        html=html, quiet=quiet, as_json=as_json,
+    )  # fmt: skip
+
+
 @app.command(epilog="Example:  fedmix resume runs/digits-fedmix-s0-1a2b3c4d5e")
 def resume(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs that were stopped.")],

@@ -2,9 +2,7 @@
 
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -19,7 +17,7 @@ from fedmix.bench.machine import about
 from fedmix.bench.measure import Bench
 from fedmix.bench.plain import KNOWN
 from fedmix.cli.commands import check_outputs
-from fedmix.cli.progress import LINE_SECONDS, console
+from fedmix.cli.progress import console, counting
 from fedmix.errors import BadInput
 from fedmix.federation import device_named
 from fedmix.presets import experiment
@@ -48,7 +46,7 @@ def steps(
     )  # fmt: skip
     on = about(device_named(device), command)
     total = sum(len(possible) * (1 + repeats) for *_, possible in groups)
-    with _progress(total, quiet) as listen:
+    with counting(total, quiet) as listen:
         bench = Bench(size, device, repeats, listen)
         try:
             for name, algorithm, possible in groups:
@@ -84,7 +82,7 @@ def scale(
     on = about(device_named(device), command)
     grown: list[scaling.Growth] = []
     notes: list[str] = []
-    with _progress(len(chosen) * sum(len(scaling.AXES[name]) for name in names), quiet) as listen:
+    with counting(len(chosen) * sum(len(scaling.AXES[name]) for name in names), quiet) as listen:
         try:
             for found in scaling.sweep(names, chosen, device, repeats, limit, listen):
                 if isinstance(found, str):
@@ -178,35 +176,3 @@ def _growth_table(grown: Sequence[scaling.Growth]) -> Table:
         spread = f"{g.low:.3f}–{g.high:.3f}"
         table.add_row(f"  {g.value:,}", f"{g.seconds:.3f}", spread, f"{g.setup_s:.1f} s", f"{g.peak_mib:.0f}")
     return table
-
-
-@contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal, a plain line now and then elsewhere; each call begins the next of `total` things."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    screen, count, spoke = console(), 0, -LINE_SECONDS
-    if quiet:
-        yield lambda _: None
-        return
-    if not screen.is_terminal:
-
-        def say(what: str) -> None:
-            nonlocal count, spoke
-            count += 1
-            if time.monotonic() - spoke >= LINE_SECONDS:
-                spoke = time.monotonic()
-                print(f"{count}/{total}  {what}", file=sys.stderr, flush=True)
-
-        yield say
-        return
-    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=screen, transient=True) as bar:
-        task = bar.add_task("", total=total)
-
-        def move(what: str) -> None:
-            nonlocal count
-            bar.update(task, completed=count, description=what)
-            count += 1
-
-        yield move

@@ -1,12 +1,14 @@
-"""Progress of a run: a live bar on a terminal, a plain line now and then elsewhere."""
+"""Progress of a run, or of any number of things: a live bar on a terminal, a plain line now and then elsewhere."""
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from fedmix.experiment import Experiment
@@ -77,3 +79,33 @@ class Progress:
         if pace:
             parts.append(f"{pace:.1f} clients/s")
         return "  ".join(parts)
+
+
+@contextmanager
+def counting(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal, a plain line now and then elsewhere; each call begins the next of `total` things."""
+    screen, count, spoke = console(), 0, -LINE_SECONDS
+    if quiet:
+        yield lambda _: None
+        return
+    if not screen.is_terminal:
+
+        def say(what: str) -> None:
+            nonlocal count, spoke
+            count += 1
+            if time.monotonic() - spoke >= LINE_SECONDS:
+                spoke = time.monotonic()
+                print(f"{count}/{total}  {what}", file=sys.stderr, flush=True)
+
+        yield say
+        return
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Bar(*columns, console=screen, transient=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def move(what: str) -> None:
+            nonlocal count
+            bar.update(task, completed=count, description=what)
+            count += 1
+
+        yield move

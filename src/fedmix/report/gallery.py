@@ -40,12 +40,12 @@ def galleries(groups: Sequence[Group]) -> list[Shown]:
 
 def _shown(run: RunRecord, labels: list[str]) -> Shown:
     assert run.gallery is not None
-    means, samples = ([_png(picture) for picture in some[:PICTURES]] for some in (run.gallery.means, run.gallery.samples))
+    means, samples = ([png(picture) for picture in some[:PICTURES]] for some in (run.gallery.means, run.gallery.samples))
     m, noise = (run.settings.get(f"exchange.{name}", "") for name in ("m", "noise"))
     return Shown(labels, run.seed, m, noise if noise not in ("0", "0.0") else "", means, samples)
 
 
-def _png(picture: Array) -> str:
+def png(picture: Array) -> str:
     """A (C, H, W) picture as a data address."""
     from PIL import Image
 

@@ -49,13 +49,13 @@ def page(runs: Sequence[RunRecord], lead: Lead | None = None) -> str:
     groups = grouped(runs)
     table = table_of(groups)
     curves, maps = _curves(groups), _heat_maps(groups)
-    scripts = [get_plotlyjs().replace("\r\n", "\n"), _resource("page.js")]
+    scripts = [get_plotlyjs().replace("\r\n", "\n"), resource("page.js")]
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return template.from_string(_resource("page.html.j2")).render(
+    return template.from_string(resource("page.html.j2")).render(
         title=f"fedmix: {lead.title if lead else _common(groups, 'data.name') or 'several data sets'}",
         lead=lead,
         policy=_policy(scripts),
-        css=Markup(_resource("page.css")),
+        css=Markup(resource("page.css")),
         scripts=[Markup(script) for script in scripts],
         figures=Markup(_figures([*(lead.charts if lead else []), *curves, *maps])),
         groups=groups,
@@ -70,7 +70,8 @@ def page(runs: Sequence[RunRecord], lead: Lead | None = None) -> str:
     )
 
 
-def _resource(name: str) -> str:
+def resource(name: str) -> str:
+    """A file of the page: its style, its script, its template."""
     return resources.files("fedmix.report").joinpath(name).read_text("utf-8")
 
 

@@ -1,0 +1,130 @@
+"""What `fedmix audit` does."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmix.audit import Cell, Grid, Noise, audit
+from fedmix.audit.grid import Size, steps
+from fedmix.cli.commands import check_outputs, experiments
+from fedmix.cli.progress import console, counting
+from fedmix.data.federated import FederatedData
+from fedmix.errors import BadInput
+from fedmix.exchange.settings import Exchange
+from fedmix.experiment import Experiment
+from fedmix.runs import Interrupted, environment
+
+PICTURES = ("digits", "femnist", "cifar10", "cifar100")
+
+
+def attack(
+    what: str,
+    sizes: str,
+    sigma: str | None,
+    epsilon: str | None,
+    clip: float | None,
+    average: int,
+    wait: float,
+    seed: int | None,
+    seeds: int,
+    settings: Sequence[str],
+    root: Path | None,
+    *,
+    html: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """`fedmix audit`."""
+    from fedmix.audit import show
+
+    check_outputs(html)
+    chosen = experiments(what, [None if what.endswith(".toml") else "fedmix"], None, seed, seeds, settings, None, None)
+    if len(chosen) != seeds or chosen[0].exchange is None:
+        raise BadInput("an audit is of one exchange: give one value for each --set, and an algorithm that exchanges means")
+    if chosen[0].data.name not in PICTURES:
+        raise BadInput(
+            f"{chosen[0].data.name} holds no pictures with classes, which these attacks need; choose one of {', '.join(PICTURES)}"
+        )
+    by_seed = {e.seed: e for e in chosen}
+    grid = Grid(_base(chosen[0], clip), _sizes(sizes), _noises(sigma, epsilon), average, wait)
+    cells: list[Cell] = []
+    with counting(steps(seeds, grid), quiet or as_json) as listen:
+        try:
+            cells.extend(audit(lambda s: by_seed[s].build_data(root), list(by_seed), grid, listen))
+        except KeyboardInterrupt:
+            if cells and not as_json:
+                console(sys.stdout).print(show.terminal(cells, grid))
+            raise Interrupted("stopped; this is what was found so far, and no file was written") from None
+    words = {"m": sizes, "sigma": sigma, "epsilon": epsilon, "clip": clip, "average": average, "wait": wait, "seed": seed}
+    about = _about(what, words | {"seeds": seeds}, settings, chosen[0].build_data(root), list(by_seed))
+    if as_json:
+        print(show.as_json(cells, grid, about), end="")
+    else:
+        console(sys.stdout).print(show.terminal(cells, grid))
+    if html:
+        from fedmix.audit.page import write_html
+
+        write_html(cells, grid, about, tuple(about["shape"]), html)
+        console().print(f"wrote {html}", highlight=False)
+
+
+def _base(experiment: Experiment, clip: float | None) -> Exchange:
+    settings: dict[str, Any] = experiment.exchange.model_dump() if experiment.exchange else {}
+    if settings["source"] != "pool":
+        raise BadInput(f"exchange.source={settings['source']!r} sends nothing that could be attacked; use 'pool'")
+    return Exchange(**settings | ({} if clip is None else {"clip": clip}))
+
+
+def _sizes(text: str) -> list[Size]:
+    """`1,10,0.5,all` as numbers of samples, fractions and "all"."""
+    found: list[Size] = []
+    for word in _split("--m", text):
+        try:
+            found.append("all" if word == "all" else float(word) if "." in word else int(word))
+        except ValueError:
+            raise BadInput(f"--m {word!r} is no number of samples; give numbers and 'all', such as 1,10,all") from None
+        Exchange(m=found[-1])
+    return found
+
+
+def _noises(sigma: str | None, epsilon: str | None) -> list[Noise]:
+    """Every σ, then as much noise as every ε needs; no noise where neither is given."""
+    found = []
+    for option, text, is_epsilon in (("--sigma", sigma, False), ("--epsilon", epsilon, True)):
+        for word in _split(option, text) if text is not None else []:
+            try:
+                found.append(Noise(float(word), is_epsilon))
+            except ValueError:
+                raise BadInput(f"{option} {word!r} is no number; give numbers, such as 0.1,0.3") from None
+            if not is_epsilon:
+                Exchange(noise=found[-1].amount)
+    return found or [Noise(0.0)]
+
+
+def _split(option: str, text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise BadInput(f"{option} is empty; give at least one value")
+    return words
+
+
+def _about(
+    what: str, options: dict[str, Any], settings: Sequence[str], data: FederatedData, seeds: Sequence[int]
+) -> dict[str, Any]:
+    """What was audited, the command that does it again, and versions; no paths but the one that was named."""
+    words = ["fedmix", "audit", what]
+    for option, value in options.items():
+        words += [f"--{option}", str(value)] if value is not None else []
+    known = environment(torch.device("cpu"), shlex.join([*words, *(w for s in settings for w in ("--set", s))]))
+    return {
+        "data": data.name,
+        "clients": len(data.clients),
+        "samples": int(data.clients.sizes.sum()),
+        "shape": data.input_shape,
+        "seeds": list(seeds),
+        **{name: known[name] for name in ("command", "started", "commit", "fedmix", "python", "torch", "numpy")},
+    }

@@ -40,6 +40,8 @@ def test_every_preset_trains_two_rounds(
         "engine.compile": False,
     }
     small["training.lr"] = 0.001  # few samples, far from the real ones
+    if name == "cifar100":
+        small["data.local_share"] = 0.2
     if name == "shakespeare":
         small |= {"data.cap": 200, "training.batch_size": 40}
     run = experiment(name, how, seed=1).with_settings(small).federation(tmp_path / "hub")

@@ -122,11 +122,11 @@ class Rounds:
         reason = self._why_none()
         if reason or self.exchange is None:
             return Guarantee(math.inf, delta, math.inf, level, neighbours, sent, reason)
-        how, layer = self.exchange.how, self.needs.layer
+        how = self.exchange.how
         return guarantee(
             how, self.exchange.smallest or how.smallest_group(self._sizes()), delta,
             releases=max(1, sent), neighbours=neighbours, level=level,
-            nonnegative=nonnegative(self.data, layer),
+            nonnegative=nonnegative(self.data),
         )  # fmt: skip
 
     def _why_none(self) -> str:
@@ -134,10 +134,11 @@ class Rounds:
             return "raw samples of all clients are shared"
         if self.exchange is None or self.exchange.how.source != "pool":
             return "no means are exchanged, and weights carry no guarantee"
-        if self.needs.layer and not all(
-            type(m).__module__.startswith(("torch.nn.", "fedmix.")) for m in self.model.module.modules()
-        ):
-            return "hidden states are made by layers of your own, which are not known here"
+        if self.needs.layer:
+            return "hidden states are made by weights that were trained on the samples themselves"
+        rows = self.data.clients.flat
+        if len(np.unique(rows)) < len(rows):
+            return "some samples are there twice, with one client or with two"
         return own_code(self.data)
 
     def state(self) -> dict[str, Tensor]:

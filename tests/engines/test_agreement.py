@@ -90,12 +90,11 @@ def test_the_compiled_step_is_the_same_step() -> None:
     assert apart(plain, fast) < 1e-10
 
 
-def test_without_a_compiler_it_goes_on_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_it_goes_on_and_says_so_once() -> None:
     plain = round_of("digits_cnn", Supervised(), "vectorised")
 
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
-    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
-    with pytest.warns(UserWarning, match=r"could not be compiled \(.*\); going on without, more slowly") as said:
+    without = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True})
+    with without, pytest.warns(UserWarning, match=r"could not be compiled \(.*\); going on without, more slowly") as said:
         slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
     assert len([warning for warning in said if issubclass(warning.category, UserWarning)]) == 1
     assert apart(plain, slow) < 1e-6

@@ -1,6 +1,7 @@
 """Certificates and keys."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,16 @@ def test_keys_are_never_written_over(tmp_path: Path) -> None:
 
 def test_the_commands_refuse_in_one_sentence(tmp_path: Path) -> None:
     said = subprocess.run(
-        ["fedmix", "federation", "run", "digits", "--algorithm", "globalmix", "--out", str(tmp_path)],
+        [
+            str(Path(sys.executable).with_name("fedmix")),
+            "federation",
+            "run",
+            "digits",
+            "--algorithm",
+            "globalmix",
+            "--out",
+            str(tmp_path),
+        ],
         capture_output=True,
         text=True,
     )

@@ -153,14 +153,17 @@ def cell(grounds: Sequence[Ground], size: Size, noise: Noise, grid: Grid, listen
     inside, outside = (np.concatenate(parts) for parts in zip(*(f.neighbours for f in found), strict=True))
     attempts = [attempt for f in found for attempt in f.attempts]
     changes = [[change for some in by_seed for change in some] for by_seed in zip(*(f.changes for f in found), strict=True)]
-    group = how.smallest_group(data.clients.sizes)
+    groups = [f.how.smallest_group(g.data.clients.sizes) for g, f in zip(grounds, found, strict=True)]
+    promised = [
+        guarantee(f.how, group, grid.delta, nonnegative=nonnegative(data)) for f, group in zip(found, groups, strict=True)
+    ]
     server, client, together = (rates(s[member], s[~member]) for s in scored)
     alone, mixed = (Linking(*np.mean(parts, axis=0).tolist()) for parts in zip(*(f.linking for f in found), strict=True))
     return Cell(
         m=size,
         how=how,
-        group=group,
-        guarantee=guarantee(how, group, grid.delta, nonnegative=nonnegative(data)),
+        group=min(groups),
+        guarantee=max(promised, key=lambda one: one.epsilon),  # which holds for the scores of all seeds
         server=server,
         client=client,
         together=together,

@@ -50,14 +50,12 @@ def sensitivity(
     clip: float,
     group: int,
     *,
-    neighbours: Neighbours = "replace",
     level: Level = "sample",
-    several: bool = False,
     nonnegative: bool = False,
 ) -> float:
     """How far, in L2, all means of a release can move when one sample (or client) of vectors within `clip` is another.
 
-    `group` is the smallest number of samples in a mean; `several`, whether a client may release more than one.
+    `group` is the smallest number of samples in a mean. One sample more or less is covered for a client's only mean.
     Vectors that are `nonnegative` lie at most √2·clip apart, others 2·clip.
 
     >>> sensitivity(3.0, 10)
@@ -68,8 +66,6 @@ def sensitivity(
         raise BadInput(f"a mean of {group} samples: give at least 1")
     if level == "client":
         return apart
-    if neighbours == "add-remove" and several:  # its place is taken by one from the last group, which then is one smaller
-        return apart * math.hypot(1 / group, 1 / (group + 1))
     return apart / group
 
 
@@ -88,8 +84,10 @@ def guarantee(
     reason = why_none(how, neighbours, level)
     if reason:
         return Guarantee(math.inf, delta, math.inf, level, neighbours, releases, reason)
-    moved = _moved(how, group, neighbours, level, nonnegative)
-    mu = math.sqrt(releases) * math.hypot(*[by / sigma for by, sigma in zip(moved, how.noises, strict=False)])
+    moved = _moved(how, group, level, nonnegative)
+    mu = math.sqrt(releases) * math.hypot(*[by / max(sigma, 1e-300) for by, sigma in zip(moved, how.noises, strict=False)])
+    if mu > 1e6:
+        return Guarantee(math.inf, delta, mu, level, neighbours, releases, "the noise is too small to guarantee anything")
     return Guarantee(float(_dp().get_epsilon_gaussian(1 / mu, delta)), delta, mu, level, neighbours, releases)
 
 
@@ -118,14 +116,14 @@ def calibrated(
         raise BadInput(f"no noise gives a guarantee: {reason}")
     unit = _dp().get_sigma_gaussian(epsilon, delta) * math.sqrt(releases)
     shares = [1.0] if how.label_clip is None else [1 - label_share, label_share]
-    moved = _moved(how, group, neighbours, level, nonnegative)
+    moved = _moved(how, group, level, nonnegative)
     noises = [unit * by / math.sqrt(share) for by, share in zip(moved, shares, strict=True)]
     return replace(how, noise=noises[0], label_noise=noises[1] if len(noises) > 1 else None)
 
 
-def nonnegative(data: FederatedData, layer: int = 0) -> bool:
+def nonnegative(data: FederatedData) -> bool:
     """Whether what is averaged is never negative: pixels or one-hot characters, with one-hot labels."""
-    return layer == 0 and data.classes is not None and type(data.transform) in (Images, OneHot)
+    return data.classes is not None and type(data.transform) in (Images, OneHot)
 
 
 def own_code(data: FederatedData) -> str:
@@ -153,18 +151,14 @@ def why_none(how: Exchange, neighbours: Neighbours = "replace", level: Level = "
         return "a client releases several means, and a guarantee for a whole client is given for exchange.m='all' only"
     if level == "client" and neighbours != "replace":
         return "the number of means tells how many clients sent one, so that a client can be replaced but not left out unseen"
-    if neighbours == "add-remove" and isinstance(how.m, float):
-        return "with a fraction as exchange.m, one sample more can change the size of every group"
+    if neighbours == "add-remove" and how.m != "all":
+        return "one sample more can change how many means there are, and which samples are averaged together"
     return ""
 
 
-def _moved(how: Exchange, group: int, neighbours: Neighbours, level: Level, nonnegative: bool) -> list[float]:
+def _moved(how: Exchange, group: int, level: Level, nonnegative: bool) -> list[float]:
     """The sensitivity of inputs and labels together, or of each."""
-    return [
-        sensitivity(c, group, neighbours=neighbours, level=level, several=how.m != "all", nonnegative=nonnegative)
-        for c in (how.clip, how.label_clip)
-        if c is not None
-    ]
+    return [sensitivity(c, group, level=level, nonnegative=nonnegative) for c in (how.clip, how.label_clip) if c is not None]
 
 
 def _check(delta: float, releases: int) -> None:

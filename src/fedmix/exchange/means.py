@@ -67,7 +67,7 @@ def clipped(x: Tensor, y: Tensor, how: Exchange) -> tuple[Tensor, Tensor]:
     """Samples scaled down to the bounds on their norms: input and label together, or each to its own. NaN counts as 0."""
     if how.clip is None:
         return x, y
-    x = x.nan_to_num(0.0, 0.0, 0.0)
+    x, y = x.nan_to_num(0.0, 0.0, 0.0), y.nan_to_num(0.0, 0.0, 0.0)
     norm_x, norm_y = x.flatten(1).norm(dim=1), y.norm(dim=1).to(x.device)
     if how.label_clip is None:
         scale_x = scale_y = (how.clip / torch.hypot(norm_x, norm_y)).clamp(max=1)

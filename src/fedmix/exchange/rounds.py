@@ -170,10 +170,7 @@ class MeanExchange:
             raise BadInput(f"this state is damaged: its exchange has no fitting {wrong}; start anew")
         self.version = int(saved["version"])
         self.holds, self.epoch = saved["holds"].numpy(), saved["epoch"].numpy()
-        if "sent" in saved:  # else the state is older: each sent at most once a version
-            self.sent, self.smallest = saved["sent"].numpy(), int(saved["smallest"])
-        else:
-            self.sent, self.smallest = np.full(self.clients, self.version), self.how.smallest_group(data.clients.sizes)
+        self.sent, self.smallest = saved["sent"].numpy(), int(saved["smallest"])
         self.pending = frozenset(saved["pending"].tolist())
         self.releases, self.pool = None, None
         if "owner" in saved:
@@ -183,9 +180,7 @@ class MeanExchange:
     def _misfit(self, saved: dict[str, Tensor], data: FederatedData) -> str:
         """Which part of a state is missing, or cannot be of this exchange; empty if none."""
         count, by_client = torch.Size([]), torch.Size([self.clients])
-        shapes = {"version": count, "holds": by_client, "epoch": by_client, "pending": None}
-        if "sent" in saved:
-            shapes |= {"sent": by_client, "smallest": count}
+        shapes = dict.fromkeys(("holds", "epoch", "sent"), by_client) | {"version": count, "smallest": count, "pending": None}
         for name, shape in shapes.items():
             value = saved.get(name)
             if value is None or value.dtype != torch.int64 or (value < 0).any() or shape not in (None, value.shape):

@@ -286,6 +286,11 @@ def federation(objective: Objective | None = None, **more: Any) -> Federation:
     return Federation(net, settings.pop("data"), objective or FedMix(lam=0.1), Training(clients_per_round=2), **settings)
 
 
+def test_hardly_any_noise_promises_nothing() -> None:
+    for noise in (5e-324, 1e-160, 1e-7):
+        assert "the noise is too small" in str(guarantee(Exchange(clip=1.0, noise=noise), 1))
+
+
 def test_releases_are_counted() -> None:
     """Client 0 sends three times, once with 3 samples: μ² is that of three releases with means of 3."""
     run = federation(changes=lambda r: {0: [0, 1, 15]} if r == 1 else {0: [0, 1, 2, 3, 15]} if r == 2 else {})

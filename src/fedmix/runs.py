@@ -35,6 +35,7 @@ from torch import Tensor
 from fedmix import __version__
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput, FedmixError
+from fedmix.exchange.accounting import upwards
 from fedmix.experiment import Experiment
 from fedmix.federation import Federation, Round, Rounds
 from fedmix.files import parse_json, printable, read_within, write_whole
@@ -286,7 +287,7 @@ def privacy(federation: Rounds) -> dict[str, Any]:
     said = str(sample)
     if sample:
         client = federation.guarantee(level="client")
-        said += f" For a whole client replaced: ε = {client.epsilon:.3g}." if client else " None for a whole client."
+        said += f" For a whole client replaced: ε = {upwards(client.epsilon)}." if client else " None for a whole client."
         said += " Weights, sizes and who takes part are not covered."
     return {"privacy": said, **numbers}
 

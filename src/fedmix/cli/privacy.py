@@ -17,7 +17,7 @@ from fedmix.data import FederatedData
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, calibrated, guarantee
-from fedmix.exchange.accounting import Level, Neighbours, nonnegative
+from fedmix.exchange.accounting import Level, Neighbours, nonnegative, upwards
 from fedmix.report.files import write
 
 SHOWN = 6  # pictures in a row
@@ -105,7 +105,7 @@ def _tell(how: Exchange, group: int, delta: float, releases: int, found: dict[st
         highlight=False,
     )
     for name, g in found.items():
-        out.print(f"  {name:28} {f'ε = {g.epsilon:.4g}' if g else g}", highlight=False)
+        out.print(f"  {name:28} {f'ε = {upwards(g.epsilon, 4)}' if g else g}", highlight=False)
     out.print("Weights, sizes and who takes part are not covered.", highlight=False)
 
 

@@ -42,8 +42,20 @@ class Guarantee:
             return f"None: {self.reason}."
         what = "replaced" if self.neighbours == "replace" else "added or removed"
         times = "one release" if self.releases == 1 else f"{self.releases} releases"
-        promise = f"({self.epsilon:.3g}, {self.delta:g})-differential privacy"
+        promise = f"({upwards(self.epsilon)}, {self.delta:g})-differential privacy"
         return f"{promise} of the means for one {self.level} {what}, over {times}."
+
+
+def upwards(epsilon: float, digits: int = 3) -> str:
+    """So many digits of it, rounded up: what is said must hold.
+
+    >>> upwards(1.0001), upwards(25649.0), upwards(math.inf)
+    ('1.01', '2.57e+04', 'inf')
+    """
+    if not 0 < epsilon < math.inf:
+        return f"{epsilon:g}"
+    step = 10.0 ** (math.floor(math.log10(epsilon)) + 1 - digits)
+    return f"{math.ceil(epsilon / step - 1e-9) * step:.{digits}g}"
 
 
 def sensitivity(

@@ -2,14 +2,16 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
-from fedmix.flower import client_app
+from fedmix.flower import client_app, wire
 from fedmix.flower.policy import Policy, Withheld
 from fedmix.flower.roster import TooFew
 from fedmix.flower.server import Remote
@@ -157,6 +159,33 @@ def test_a_run_gets_one_answer_for_the_same_data_whatever_it_asks() -> None:
     next(real.run(2))
     assert len(nodes.of_kind("query.means", 0)) == 2
     assert torch.equal(real.exchange.releases.of(0).x, first)
+
+
+def ask_for_means(app: ClientApp, client: int, context: Context | None = None, **about: Any) -> RecordDict:
+    """What a client lets out to a server that asks as it likes."""
+    nodes = Nodes(app, [client])
+    if context:
+        nodes.contexts[nodes.node_of(client)] = context
+    asked = RecordDict({"about": ConfigRecord({"epoch": 0, "round": 0, **about})})
+    [number] = nodes.push_messages([Message(asked, dst_node_id=nodes.node_of(client), message_type="query.means")])
+    return nodes.replies[number].content
+
+
+@pytest.mark.parametrize("exchange", ['{"m": 1, "cutoff": NaN}', '{"m": 1}', '{"clip": 1e9}'])
+def test_a_message_changes_nothing_of_what_was_agreed(exchange: str) -> None:
+    content = ask_for_means(client_app(task(light(exchange={"m": 10}))), 0, exchange=exchange)
+    assert cast(ArrayRecord, content["means"])["x"].shape == (2, 6)  # of 23 samples
+
+
+def test_without_an_exchange_no_means_are_let_out() -> None:
+    content = ask_for_means(client_app(task(light({"name": "fedavg"}))), 0, exchange='{"m": 1}')
+    assert wire.refused(content) == "this objective uses no means, so none are let out"
+
+
+@pytest.mark.parametrize("name", ["cutoff", "average", "noise", "wait", "clip", "m"])
+def test_nan_is_no_setting_of_an_exchange(name: str) -> None:
+    with pytest.raises(BadInput, match=f"exchange.{name}=nan"):
+        Exchange(**{name: float("nan")})
 
 
 def test_a_client_that_refuses_by_policy_still_trains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

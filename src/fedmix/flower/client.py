@@ -19,7 +19,7 @@ from fedmix.batches import Received, Resident
 from fedmix.data.federated import FederatedData
 from fedmix.engines import Sequential, Work
 from fedmix.errors import BadInput, ClientFailure, FedmixError
-from fedmix.exchange import Exchange, release
+from fedmix.exchange import release
 from fedmix.federation import device_named
 from fedmix.flower import wire
 from fedmix.flower.policy import Policy
@@ -111,18 +111,21 @@ def join(party: Party, asked: RecordDict, context: Context) -> RecordDict:  # no
 
 
 def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
-    """Let means out: as the server asks, or as the policy demands.
+    """Let means out: as the app's experiment says, or as the policy demands, and never as a message says.
 
     A run gets one answer for the same data, whatever it asks later: from means over other groups, or under other noise, a server
     could work out samples. (Means of hidden states are new in every round.)
     """
+    agreed = party.task.exchange
+    if agreed is None:
+        raise BadInput("this objective uses no means, so none are let out")
     presence = party.presence
     answered = json.dumps([presence.digest, asdict(party.policy)])
     kept = context.state.get("released")
     if not party.task.objective.needs.layer and isinstance(kept, ConfigRecord) and kept.get("answered") == answered:
         return _released(context)
-    question, epoch = json.loads(wire.said(asked, "exchange", str)), wire.said(asked, "epoch", int)
-    how = party.policy.applied(Exchange(**question), party.client, party.samples)
+    epoch = wire.said(asked, "epoch", int)
+    how = party.policy.applied(agreed, party.client, party.samples)
     data = party.data
     means = release(
         party.client, data.x, data.targets(torch.from_numpy(np.ascontiguousarray(data.y))), how, _encoder(party, asked),

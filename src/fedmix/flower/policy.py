@@ -54,7 +54,7 @@ class Policy:
             raise Withheld(f"the policy of client {client} lets no means out")
         labels = asked.label_noise if asked.label_noise is None else max(asked.label_noise, self.least_noise)
         asked = replace(asked, noise=max(asked.noise, self.least_noise), label_noise=labels)
-        if samples >= asked.cutoff and asked.group_size(client, samples) < self.least_m:
+        if not samples < asked.cutoff and asked.group_size(client, samples) < self.least_m:
             if samples < self.least_m:
                 raise Withheld(f"client {client} has fewer samples than the {self.least_m} that its policy wants in a mean")
             return replace(asked, m=self.least_m)

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from fedmix.rng import stream
 from fedmix.runs import Run, writing
 from fedmix.server import Updates, average
 
-SERVER_SIDE = ("average", "source", "exclude_own", "wait")  # settings of an exchange that are no client's business
 log = logging.getLogger("fedmix.flower")
 
 
@@ -218,8 +217,8 @@ class Remote(Rounds):
         return sent, done
 
     def _question(self, exchange: MeanExchange, client: int) -> RecordDict:
-        how = {name: value for name, value in asdict(exchange.how).items() if name not in SERVER_SIDE}
-        question = RecordDict({"about": ConfigRecord({"exchange": json.dumps(how), "epoch": int(exchange.epoch[client])})})
+        """Which means, and when; how they are made is in the app, which both sides have."""
+        question = RecordDict({"about": ConfigRecord({"epoch": int(exchange.epoch[client])})})
         if self.needs.layer:
             question["weights"] = wire.pack({n: self.params[n] for n in self.model.head(self.needs.layer).names})
         return question

@@ -49,6 +49,11 @@ def bytes_of_bias(change: Callable[[bytes], bytes]) -> Change:
     return tamper
 
 
+def header(text: bytes) -> bytes:
+    """An array without values, whose header says what one likes."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
 UPDATES: dict[str, tuple[Change, str]] = {
     "nan": (lambda c: weight(c, lambda w: w * np.nan), "hold NaN or infinity"),
     "infinity": (lambda c: weight(c, lambda w: w + np.inf), "hold NaN or infinity"),
@@ -63,6 +68,10 @@ UPDATES: dict[str, tuple[Change, str]] = {
         bytes_of_bias(lambda b: b.replace(b"(3,), }" + 12 * b" ", b"(1000000000000,), }")),
         r"have shape \(1000000000000,\) instead of \(3,\)",
     ),
+    "a shape too long to write": (
+        bytes_of_bias(lambda _: header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (0x" + b"f" * 5000 + b",), }")),
+        "have a shape that nothing can have",
+    ),
     "torn header": (bytes_of_bias(lambda b: b.replace(b"}", b"(")), "cannot be read"),
     "not an array": (bytes_of_bias(lambda _: b"x"), "cannot be read"),
     "round": (about(round=5), "for round 5 instead of 0"),
@@ -73,6 +82,7 @@ UPDATES: dict[str, tuple[Change, str]] = {
     "true": (about(samples=True), "True instead of an int"),
     "other samples": (about(samples=1000), "though its data did not change"),
     "loss": (about(loss=float("nan")), "loss is NaN"),
+    "a loss beyond float32": (about(loss=-1e300), "loss is NaN, infinite or beyond float32"),
     "nothing": (lambda c: c.clear(), "instead of an int"),
 }
 

@@ -16,6 +16,8 @@ from fedmix.types import Params
 
 Shapes = Mapping[str, tuple[int, ...]]
 MOST_SAMPLES = 2**40
+LONGEST_AXIS = 2**48
+LARGEST_LOSS = torch.finfo(torch.float32).max
 LONGEST_REASON = 300
 
 
@@ -53,8 +55,10 @@ def _tensor(array: Array, what: str, shape: tuple[int, ...]) -> Tensor:
         raise
     except Exception as error:  # numpy reads a header as Python, which fails in many ways
         raise Rejected(f"its {what} cannot be read") from error
+    if any(not 0 <= n < LONGEST_AXIS for n in said):  # Python refuses to write integers of thousands of digits
+        raise Rejected(f"its {what} have a shape that nothing can have")
     if len(said) != len(shape) or any(want not in (-1, n) for n, want in zip(said, shape, strict=True)):
-        raise Rejected(f"its {what} have shape {said} instead of {shape}".replace("-1", "any"))
+        raise Rejected(f"its {what} have shape {said!s:.80} instead of {shape}".replace("-1", "any"))
     if dtype != np.float32 or fortran:
         raise Rejected(f"its {what} are {dtype} instead of float32, in C order")
     values = memoryview(array.data)[stream.tell() :]
@@ -160,8 +164,8 @@ def read_update(content: RecordDict, round_: int, presence: Presence, clients: i
     if now.digest == presence.digest and now.samples != presence.samples:
         raise Rejected(f"its number of samples went from {presence.samples} to {now.samples} though its data did not change")
     loss = said(content, "loss", float)
-    if not math.isfinite(loss):
-        raise Rejected("its loss is NaN or infinite")
+    if not abs(loss) <= LARGEST_LOSS:
+        raise Rejected("its loss is NaN, infinite or beyond float32")
     new = unpack(content, "weights", {name: tuple(p.shape) for name, p in params.items()})
     before = {name: p.detach().cpu() for name, p in params.items()}
     moved, norm = _norm({n: new[n] - before[n] for n in new}), _norm(before)

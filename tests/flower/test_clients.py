@@ -16,7 +16,7 @@ from fedmix.flower.policy import Policy, Withheld
 from fedmix.flower.roster import TooFew
 from fedmix.flower.server import Remote
 from tests.flower.nodes import Nodes
-from tests.flower.tasks import SIZES, light, remote, samples, simulated, task
+from tests.flower.tasks import SIZES, light, own, remote, samples, simulated, task
 
 EVERYONE = {"clients_per_round": 4, "batch_size": 5}
 
@@ -161,12 +161,16 @@ def test_a_run_gets_one_answer_for_the_same_data_whatever_it_asks() -> None:
     assert torch.equal(real.exchange.releases.of(0).x, first)
 
 
-def ask_for_means(app: ClientApp, client: int, context: Context | None = None, **about: Any) -> RecordDict:
+def ask_for_means(
+    app: ClientApp, client: int, context: Context | None = None, weights: ArrayRecord | None = None, **about: Any
+) -> RecordDict:
     """What a client lets out to a server that asks as it likes."""
     nodes = Nodes(app, [client])
     if context:
         nodes.contexts[nodes.node_of(client)] = context
     asked = RecordDict({"about": ConfigRecord({"epoch": 0, "round": 0, **about})})
+    if weights:
+        asked["weights"] = weights
     [number] = nodes.push_messages([Message(asked, dst_node_id=nodes.node_of(client), message_type="query.means")])
     return nodes.replies[number].content
 
@@ -180,6 +184,37 @@ def test_a_message_changes_nothing_of_what_was_agreed(exchange: str) -> None:
 def test_without_an_exchange_no_means_are_let_out() -> None:
     content = ask_for_means(client_app(task(light({"name": "fedavg"}))), 0, exchange='{"m": 1}')
     assert wire.refused(content) == "this objective uses no means, so none are let out"
+
+
+def test_hidden_states_get_one_answer_a_round_over_the_same_groups() -> None:
+    agreed = task(light({"name": "fedmix", "lam": 0.1, "layer": 1}, exchange={"m": 4, "noise": 0.0}))
+    encoder = wire.pack({n: p for n, p in agreed.model(own(0, {})).init().items() if n.startswith("0.")})
+    other = wire.pack({n: torch.from_numpy(a.numpy()) * 2 for n, a in encoder.items()})
+    context = Context(1, 1, {"partition-id": 0}, RecordDict(), {})
+
+    def ask(weights: ArrayRecord, **about: Any) -> RecordDict:
+        return ask_for_means(client_app(agreed), 0, context, weights, **about)
+
+    def values(content: RecordDict) -> Any:
+        return cast(ArrayRecord, content["means"])["x"].numpy().tolist()
+
+    first = values(ask(encoder, round=1))
+    assert values(ask(other, round=1, epoch=3)) == first  # nothing new in this round
+    assert wire.refused(ask(encoder, round=0)) == "means were asked for round 0, after those of round 1 were let out"
+    assert "there are rounds 0..2" in str(wire.refused(ask(encoder, round=3)))
+    assert values(ask(encoder, round=2, epoch=9)) == first  # the same weights, and the same groups
+    assert len(context.state) == 4  # answers of older rounds are not kept
+
+
+def test_data_that_come_back_get_the_answer_they_had() -> None:
+    app = client_app(task(light(exchange={"m": 4, "noise": 0.3})))
+    context = Context(1, 1, {"partition-id": 0}, RecordDict(), {})
+    answers = []
+    for more, epoch in ((0, 0), (5, 1), (0, 2)):
+        context.node_config["more"] = more
+        content = ask_for_means(app, 0, context, epoch=epoch)
+        answers.append(cast(ArrayRecord, content["means"])["x"].numpy().tolist())
+    assert answers[0] == answers[2] != answers[1]
 
 
 @pytest.mark.parametrize("name", ["cutoff", "average", "noise", "wait", "clip", "m"])

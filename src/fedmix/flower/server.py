@@ -218,7 +218,7 @@ class Remote(Rounds):
 
     def _question(self, exchange: MeanExchange, client: int) -> RecordDict:
         """Which means, and when; how they are made is in the app, which both sides have."""
-        question = RecordDict({"about": ConfigRecord({"epoch": int(exchange.epoch[client])})})
+        question = RecordDict({"about": ConfigRecord({"round": self.round, "epoch": int(exchange.epoch[client])})})
         if self.needs.layer:
             question["weights"] = wire.pack({n: self.params[n] for n in self.model.head(self.needs.layer).names})
         return question

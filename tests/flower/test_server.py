@@ -1,6 +1,7 @@
 """The server: its run folder, going on after a stop, its settings, and what it refuses before anything is sent."""
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,21 @@ def test_a_server_that_was_killed_goes_on_with_its_pool(tmp_path: Path) -> None:
 def test_globalmix_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(BadInput, match="GlobalMix needs raw samples of other clients, which never leave them"):
         Task.of(preset("digits", "globalmix"))
+
+
+def test_a_client_whose_means_are_in_every_entry_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """17 means in entries of four or more: a client with seven of them may be in each."""
+    experiment = light(exchange={"m": 4, "exclude_own": True, "average": 4}, training={"clients_per_round": 4, "batch_size": 5})
+    real = remote(experiment, min_share=0.25)
+    assert real.exchange is not None
+    real._exchange_means(real.exchange)
+    assert real.exchange.pool is not None
+    everywhere = [k for k in range(4) if all(k in entry for entry in real.exchange.pool.owners)]
+    assert 0 < len(everywhere) < 4
+    with caplog.at_level(logging.WARNING, "fedmix.flower"):
+        done = next(real.run(1))
+    assert (done.notes["replied"], done.notes["rejected"]) == (4 - len(everywhere), len(everywhere))
+    assert f"client {everywhere[0]} is rejected: exchange: every entry of the pool holds data" in caplog.text
 
 
 @pytest.mark.parametrize("algorithm", ["randommix", "localmeans"])

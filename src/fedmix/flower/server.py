@@ -252,10 +252,16 @@ class Remote(Rounds):
         weights, deadline = wire.pack(self.params), time.monotonic() + self.settings.timeout
         asked = chosen
         while asked:
-            contents = {self.roster.node[k]: self._work(k, weights) for k in asked}
+            contents, able = dict[int, RecordDict](), list[int]()
+            for k in asked:
+                try:
+                    contents[self.roster.node[k]] = self._work(k, weights)
+                    able.append(k)
+                except BadInput as error:  # every entry of the pool holds its means
+                    self._reject(k, error)
             replies = self.post.ask("train", contents, max(1.0, deadline - time.monotonic()))
             lacking = []
-            for k in asked:
+            for k in able:
                 content = content_of(replies.get(self.roster.node[k]), f"client {k}")
                 if content is None and self.exchange:
                     self.exchange.lost([k])
@@ -279,13 +285,13 @@ class Remote(Rounds):
         exchange = self.exchange
         about = ConfigRecord({"round": self.round, "pool": exchange.version if exchange else 0})
         content = RecordDict({"about": about, "weights": weights})
-        self._traffic += Traffic(models_down=self._model_bytes(0))
         if exchange and exchange.pool and exchange.holds[client] != exchange.version:
             pool = {"x": exchange.pool.x, "y": exchange.pool.y}
             if exchange.how.exclude_own:
                 pool["entries"] = torch.from_numpy(exchange.entries_for(client))
             content["pool"] = wire.pack(pool)
             self._traffic += exchange.deliver([client])
+        self._traffic += Traffic(models_down=self._model_bytes(0))
         return content
 
     # Going on later

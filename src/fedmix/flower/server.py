@@ -111,6 +111,7 @@ class Remote(Rounds):
 
     def _train_round(self) -> tuple[float, Traffic]:
         self._traffic = Traffic()
+        self.settled = self.settled.copy()  # what a round changes it replaces, so that it can be undone
         for attempt in range(1, self.settings.attempts + 1):
             try:
                 return self._try_round(), self._traffic
@@ -128,7 +129,7 @@ class Remote(Rounds):
         wanted = self.training.clients_per_round
         chosen = self._choose(wanted)
         updates = self._collect_updates(chosen)
-        least = math.ceil(self.settings.min_share * wanted)
+        least = math.ceil(self.settings.min_share * wanted - 1e-9)  # 0.07 * 100 is 7.000000000000001
         if len(updates) < least:
             raise TooFew(f"{len(updates)} of {wanted} clients replied well, and {least} are needed")
         samples = {k: update.presence.samples for k, update in updates.items()}
@@ -185,16 +186,24 @@ class Remote(Rounds):
         due = [k for k in here if layer or not self.settled[k] or (k in exchange.pending and not waits)]
         if layer:
             self._traffic += Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * len(due))
+        settled, pending = self.settled.copy(), exchange.pending
         sent, done = self._collect_means(exchange, due)
         if layer:
             done = list(range(self.settings.clients))  # states of an older encoder are of no use
+        kept = [] if exchange.releases is None else [exchange.releases.without(np.array(done, np.int64))]
+        count = sum(len(part.owner) for part in [*kept, *sent])
+        if count < exchange.how.average:
+            self.settled, exchange.pending = settled, pending  # so that everyone is asked again
+            raise TooFew(
+                f"{count} means have been sent, and exchange.average={exchange.how.average} needs as many; lower it"
+                if count
+                else "no client has sent means, without which this objective cannot train"
+            )
         if sent or any(self._has_sent(k) for k in done):
             self._traffic += exchange.take(np.array(done), sent, self.data)
             log.info(
                 "round %s: version %s of the pool has %s entries", self.round + 1, exchange.version, len(exchange.pool or ())
             )
-        if exchange.pool is None:
-            raise TooFew("no client has sent means, without which this objective cannot train")
 
     def _collect_means(self, exchange: MeanExchange, due: list[int]) -> tuple[list[Releases], list[int]]:
         """What the clients that are due send, and those of them for which it takes the place of what they sent before."""

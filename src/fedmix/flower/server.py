@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedmix.errors import BadInput, FedmixError
-from fedmix.exchange import MeanExchange, Releases, Traffic
+from fedmix.exchange import MeanExchange, Means, Releases, Traffic
 from fedmix.federation import Rounds, device_named
 from fedmix.flower import wire
 from fedmix.flower.post import POLL_SECONDS, Post, content_of
@@ -30,6 +30,7 @@ from fedmix.rng import stream
 from fedmix.runs import Run, writing
 from fedmix.server import Updates, average
 
+LOOKED_AT = 256  # samples of the server's own, to see how large values are
 log = logging.getLogger("fedmix.flower")
 
 
@@ -108,6 +109,10 @@ class Remote(Rounds):
 
     def _sizes(self) -> np.ndarray[Any, Any]:
         return np.array([presence.samples for presence in self.roster.presence.values()])
+
+    def _nonnegative(self) -> bool:
+        """Clients' samples come from their own function, and only they know."""
+        return False
 
     def _train_round(self) -> tuple[float, Traffic]:
         self._traffic = Traffic()
@@ -209,6 +214,7 @@ class Remote(Rounds):
         """What the clients that are due send, and those of them for which it takes the place of what they sent before."""
         contents = {self.roster.node[k]: self._question(exchange, k) for k in due}
         replies = self.post.ask("query.means", contents, self.settings.timeout)
+        plausible = self._plausible(exchange)
         sent, done = [], []
         for k in due:
             reply, presence = replies.get(self.roster.node[k]), self.roster.presence[k]
@@ -219,7 +225,7 @@ class Remote(Rounds):
             exchange.pending -= {k}
             try:
                 if content is not None:
-                    sent += self._read_means(exchange, k, content)
+                    sent += self._read_means(exchange, k, content, plausible)
                 done.append(k)
             except FedmixError as error:
                 self._reject(k, error)
@@ -232,25 +238,29 @@ class Remote(Rounds):
             question["weights"] = wire.pack({n: self.params[n] for n in self.model.head(self.needs.layer).names})
         return question
 
-    def _read_means(self, exchange: MeanExchange, client: int, content: RecordDict) -> list[Releases]:
+    def _plausible(self, exchange: MeanExchange) -> tuple[Means, tuple[float, float]]:
+        """What means look like, by some samples of the server's own, and how large their values may be."""
+        y = torch.from_numpy(np.ascontiguousarray(self.data.test_y[:LOOKED_AT]))
+        like = Means(self._encode(self.data.test_x[:LOOKED_AT]), self.data.targets(y))
+        x_noise, y_noise = exchange.how.noises
+        limits = [10 * max(1.0, float(v.abs().max())) + 10 * s for v, s in ((like.x, x_noise), (like.y, y_noise))]
+        return like, (limits[0], limits[1])
+
+    def _read_means(
+        self, exchange: MeanExchange, client: int, content: RecordDict, plausible: tuple[Means, tuple[float, float]]
+    ) -> list[Releases]:
         presence = Presence.read(content, self.settings.clients)
         if presence.client != client:
             raise Rejected(f"it says that it is client {presence.client} now")
         self.settled[client] = presence.digest
         self.roster.presence[client] = presence
-        if not wire.said(content, "m", int):
+        m = wire.group_size(content, presence.samples)
+        if not m:
             log.info("client %s is below the cut-off and sends no means", client)
             return []
         labels = self.data.classes is not None and exchange.how.clip is None  # clipped ones are no shares, and may carry noise
-        means = wire.read_means(
-            content,
-            exchange.how,
-            presence.samples,
-            tuple(self._encode(self.data.test_x[:1]).shape[1:]),
-            self.data.outputs,
-            labels,
-        )
-        exchange.count(np.array([client]), wire.said(content, "m", int))
+        exchange.count(np.array([client]), m)  # it has left the client, good or not
+        means = wire.read_means(content, exchange.how, presence.samples, *plausible, labels=labels)
         return [Releases(np.full(len(means.x), client), *means)]
 
     # The updates

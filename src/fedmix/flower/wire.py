@@ -127,20 +127,34 @@ class Presence(NamedTuple):
         return Presence(client, samples, digest)
 
 
-def read_means(content: RecordDict, asked: Exchange, samples: int, x_shape: tuple[int, ...], outputs: int, labels: bool) -> Means:
-    """The means of a client, if they are what was asked for or less: as many as n_k and its own M_k allow, of the right shape."""
-    m, least = said(content, "m", int), asked.group_size(0, samples) if asked.m != "all" else samples
+def group_size(content: RecordDict, samples: int) -> int:
+    """Of how many samples a client's means are; 0 if it sends none."""
+    m = int(said(content, "m", int))
+    if not 0 <= m <= samples:
+        raise Rejected(f"its means are of M_k={m} samples, more than the {samples} it has, or fewer than none")
+    return m
+
+
+def read_means(
+    content: RecordDict, asked: Exchange, samples: int, like: Means, largest: tuple[float, float], *, labels: bool
+) -> Means:
+    """The means of a client, if they are what was asked for or less: as many as n_k and its own M_k allow, each like `like`.
+
+    `largest` bounds the size of the values of inputs and of labels. `labels` have to be shares of classes.
+    """
+    m, least = group_size(content, samples), asked.group_size(0, samples) if asked.m != "all" else samples
     if m < least:
         raise Rejected(f"its means are of M_k={m} samples, fewer than the {least} that were asked for")
-    if m > samples:
-        raise Rejected(f"its means are of M_k={m} samples, more than the {samples} it has")
     if said(content, "noise", float) < asked.noise:
         raise Rejected(f"its means carry less noise than the deviation of {asked.noise} that was asked for")
-    means = unpack(content, "means", {"x": (-1, *x_shape), "y": (-1, outputs)})
+    means = unpack(content, "means", {"x": (-1, *like.x.shape[1:]), "y": (-1, *like.y.shape[1:])})
     x, y = means["x"], means["y"]
     groups = samples // m
     if len(x) != len(y) or not 0 < len(x) <= groups or (asked.split == "random" and len(x) != groups):
         raise Rejected(f"it sent {len(x)} means and {len(y)} label vectors; {samples} samples with M_k={m} make {groups}")
+    for values, most in zip((x, y), largest, strict=True):
+        if (found := float(values.abs().max())) > most:
+            raise Rejected(f"its means hold {found:.3g}, more than the {most:.3g} that is plausible")
     if labels and (bool((y < 0).any()) or not torch.allclose(y.sum(1), torch.ones(len(y)), atol=1e-3)):
         raise Rejected("its mean labels are not shares of classes")
     return Means(x, y)

@@ -103,6 +103,19 @@ def test_a_node_without_a_clients_number_is_not_let_in(number: Any, caplog: pyte
     assert len(asked) == 3  # then it is left alone
 
 
+def test_a_node_that_was_away_is_asked_again_who_it_is() -> None:
+    """With keys a node keeps its number when it is restarted."""
+    nodes, real = start(3)
+    node = nodes.add("three")
+    list(real.run(4))
+    context = nodes.contexts.pop(node)
+    list(real.run(5))
+    context.node_config["partition-id"] = 3
+    nodes.contexts[node] = context
+    *_, last = real.run(6)
+    assert last.notes["clients"] == 4
+
+
 def test_too_few_clients_fail_with_a_sentence() -> None:
     experiment = light()
     nodes = Nodes(client_app(task(experiment)), range(2))
@@ -252,8 +265,11 @@ def test_without_anyones_means_the_run_fails(tmp_path: Path) -> None:
         ("least_noise = -1", "least_noise=-1 must be a number from 0 on"),
         ("least_noise = nan", "least_noise=nan must be a number"),
         ("least_noise = inf", "least_noise=inf must be a number"),
+        ("least_m = " + "9" * 5000, "is not valid TOML: "),
+        ("most_clip = 0", "most_clip=0 must be a number above 0"),
+        ("most_clip = inf", "most_clip=inf must be a number above 0"),
         ("share_means = 1", "share_means=1 must be true or false"),
-        ("refuse = true", "'refuse' is not a setting of a policy; known are share_means, least_m, least_noise"),
+        ("refuse = true", "'refuse' is not a setting of a policy; known are share_means, least_m, least_noise, most_clip"),
         ("least_m = ", "is not valid TOML"),
         ("a = " + "[" * 40000, "is not valid TOML"),
         ("#" * 100000, "is larger than"),
@@ -274,6 +290,25 @@ def test_a_policy_never_weakens_what_was_asked_for() -> None:
     assert Policy(least_m=30).applied(Exchange(m="all"), 0, 50) == Exchange(m="all")
     with pytest.raises(Withheld, match="fewer samples than the 60"):
         Policy(least_m=60).applied(Exchange(m="all"), 0, 50)
+
+
+def test_a_policy_clips_and_so_puts_noise_on_labels() -> None:
+    policy = Policy(least_noise=0.2, most_clip=3.0)
+    assert policy.applied(Exchange(m=4), 0, 50).noises == (0.2, 0.2)
+    assert [policy.applied(Exchange(m=4, clip=c), 0, 50).clip for c in (None, 2.0, 5.0)] == [3.0, 2.0, 3.0]
+    both = policy.applied(Exchange(m=4, noise=1.0, clip=5.0, label_clip=4.0, label_noise=0.1), 0, 50)
+    assert (both.clip, both.label_clip, both.noises) == (3.0, 3.0, (1.0, 0.2))
+
+
+def test_means_that_a_policy_clipped_are_taken(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text("most_clip = 0.5\nleast_noise = 0.01\n")
+    real = start(policy=str(path))[1]
+    done = next(real.run(1))
+    assert (owners(real), done.notes["rejected"]) == ([n // 4 for n in SIZES], 0)
+    assert real.exchange is not None
+    assert real.exchange.releases is not None
+    assert float(real.exchange.releases.x.norm(dim=1).max()) < 0.5 + 10 * 0.01
 
 
 def test_without_a_policy_the_pool_is_the_simulations() -> None:

@@ -20,6 +20,7 @@ from fedmix.data.federated import FederatedData
 from fedmix.engines import Sequential, Work
 from fedmix.errors import BadInput, ClientFailure, FedmixError
 from fedmix.exchange import release
+from fedmix.exchange.pool import to_shares
 from fedmix.federation import device_named
 from fedmix.flower import wire
 from fedmix.flower.policy import Policy
@@ -133,6 +134,8 @@ def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
             stream(party.task.experiment.seed, "split", party.client, _first_epoch(presence.digest, asked, context)),
             np.random.default_rng(secrets.randbits(128)),  # a server that knew the noise could take it off
         )  # fmt: skip
+        if means and data.classes is not None and agreed.clip is None and how.clip is not None:
+            means = means._replace(y=to_shares(means.y))  # the server expects shares, since it asked for no clipping
         m = how.group_size(party.client, party.samples) if means else 0
         context.state[answer] = wire.pack(means._asdict() if means else {})
         context.state[about] = presence.content(m=m, noise=float(how.noise))

@@ -4,9 +4,10 @@ import logging
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedmix.errors import BadInput
@@ -197,6 +198,32 @@ def test_a_message_changes_nothing_of_what_was_agreed(exchange: str) -> None:
 def test_without_an_exchange_no_means_are_let_out() -> None:
     content = ask_for_means(client_app(task(light({"name": "fedavg"}))), 0, exchange='{"m": 1}')
     assert wire.refused(content) == "this objective uses no means, so none are let out"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"x": np.full((17, 6), np.nan, np.float32)}, "'x' hold NaN"),
+        ({"x": np.ones((17, 5), np.float32)}, "'x' have shape (17, 5) instead of (any, 6)"),
+        ({"y": np.ones((16, 3), np.float32)}, "its pool has 17 means and 16 label vectors"),
+        ({"entries": np.array([0, 17])}, "its entries are none, or not of a pool of 17"),
+        ({"entries": np.array([-1])}, "its entries are none, or not of a pool of 17"),
+        ({"entries": np.array([], np.int64)}, "its entries are none, or not of a pool of 17"),
+        ({"entries": np.array([0.5])}, "'entries' are float64 instead of int64"),
+        ({"z": np.array([0])}, "hold 'z'"),
+    ],
+)
+def test_a_pool_that_cannot_be_drawn_from_is_refused(change: dict[str, Any], reason: str) -> None:
+    nodes, real = start(exchange={"m": 4, "exclude_own": True})
+    next(real.run(1))
+    sent = nodes.of_kind("train", 0)[0]
+    for name, values in change.items():
+        cast(ArrayRecord, sent.content["pool"])[name] = Array(values)
+    context = nodes.contexts[nodes.node_of(0)]
+    del context.state["pool"]
+    reply = client_app(task(light(exchange={"m": 4, "exclude_own": True})))(sent, context)
+    assert reason in str(wire.refused(reply.content))
+    assert "pool" not in context.state
 
 
 def test_hidden_states_get_one_answer_a_round_over_the_same_groups() -> None:

@@ -19,7 +19,7 @@ from fedmix.batches import Received, Resident
 from fedmix.data.federated import FederatedData
 from fedmix.engines import Sequential, Work
 from fedmix.errors import BadInput, ClientFailure, FedmixError
-from fedmix.exchange import release
+from fedmix.exchange import Means, release
 from fedmix.exchange.pool import to_shares
 from fedmix.federation import device_named
 from fedmix.flower import wire
@@ -192,6 +192,7 @@ def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
     if needs.means:
         version = wire.said(asked, "pool", int)
         if "pool" in asked:
+            wire.check_pool(asked, _like(party), entries=task.exchange is not None and task.exchange.exclude_own)
             context.state["pool"] = asked["pool"]
             context.state["held"] = ConfigRecord({"version": version})
         held = context.state.get("held")
@@ -218,6 +219,16 @@ def _pool(party: Party, context: Context) -> tuple[Received, Any]:
     if not party.task.objective.needs.layer:
         x = party.data.transform.normalise(x)
     return Received(x.to(party.device), y.to(party.device)), entries
+
+
+def _like(party: Party) -> Means:
+    """Something with the shape of means: one sample of this client's own, or its hidden states."""
+    data, layer = party.data, party.task.objective.needs.layer
+    y = data.targets(torch.from_numpy(np.ascontiguousarray(data.y[:1])))
+    if not layer:
+        return Means(data.units(data.x[:1]), y)
+    with torch.no_grad():
+        return Means(party.model.head(layer)(_on(party.device, party.model.init()), data.inputs(data.x[:1]).to(party.device)), y)
 
 
 def _on(device: torch.device, params: dict[str, Tensor]) -> dict[str, Tensor]:

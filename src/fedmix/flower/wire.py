@@ -1,7 +1,7 @@
 """What travels in Flower's messages, and how a reply is read: nothing in it is believed before it has been checked."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -30,8 +30,8 @@ def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     return ArrayRecord({name: Array(np.ascontiguousarray(t.detach().cpu().numpy())) for name, t in tensors.items()})
 
 
-def unpack(content: RecordDict, part: str, shapes: Shapes) -> Params:
-    """The float32 tensors of exactly these names and shapes, all of them finite; -1 stands for any length."""
+def unpack(content: RecordDict, part: str, shapes: Shapes, *, integers: Collection[str] = ()) -> Params:
+    """The tensors of exactly these names and shapes, float32 or int64, all of them finite; -1 stands for any length."""
     record = content.get(part)
     if not isinstance(record, ArrayRecord):
         raise Rejected(f"its {part} are missing")
@@ -40,10 +40,11 @@ def unpack(content: RecordDict, part: str, shapes: Shapes) -> Params:
         raise Rejected(
             f"its {part} lack {missing[0]!r}" if missing else f"its {part} hold {more[0]!r:.80}, which nobody asked for"
         )
-    return {name: _tensor(record[name], f"{part} {name!r}", shape) for name, shape in shapes.items()}
+    kinds = {name: np.int64 if name in integers else np.float32 for name in shapes}
+    return {name: _tensor(record[name], f"{part} {name!r}", shape, kinds[name]) for name, shape in shapes.items()}
 
 
-def _tensor(array: Array, what: str, shape: tuple[int, ...]) -> Tensor:
+def _tensor(array: Array, what: str, shape: tuple[int, ...], kind: type[np.generic] = np.float32) -> Tensor:
     """Its header is read before anything is allocated: a few bytes may claim to be an array of any size."""
     stream = BytesIO(array.data)
     try:
@@ -59,12 +60,12 @@ def _tensor(array: Array, what: str, shape: tuple[int, ...]) -> Tensor:
         raise Rejected(f"its {what} have a shape that nothing can have")
     if len(said) != len(shape) or any(want not in (-1, n) for n, want in zip(said, shape, strict=True)):
         raise Rejected(f"its {what} have shape {said!s:.80} instead of {shape}".replace("-1", "any"))
-    if dtype != np.float32 or fortran:
-        raise Rejected(f"its {what} are {dtype} instead of float32, in C order")
+    if dtype != kind or fortran:
+        raise Rejected(f"its {what} are {dtype} instead of {kind.__name__}, in C order")
     values = memoryview(array.data)[stream.tell() :]
-    if len(values) != 4 * math.prod(said):
-        raise Rejected(f"its {what} are {len(values)} bytes long instead of {4 * math.prod(said)}")
-    tensor = torch.from_numpy(np.frombuffer(values, np.float32).reshape(said).copy())
+    if len(values) != dtype.itemsize * math.prod(said):
+        raise Rejected(f"its {what} are {len(values)} bytes long instead of {dtype.itemsize * math.prod(said)}")
+    tensor = torch.from_numpy(np.frombuffer(values, kind).reshape(said).copy())
     if not torch.isfinite(tensor).all():
         raise Rejected(f"its {what} hold NaN or infinity")
     return tensor
@@ -158,6 +159,18 @@ def read_means(
     if labels and (bool((y < 0).any()) or not torch.allclose(y.sum(1), torch.ones(len(y)), atol=1e-3)):
         raise Rejected("its mean labels are not shares of classes")
     return Means(x, y)
+
+
+def check_pool(content: RecordDict, like: Means, *, entries: bool) -> None:
+    """Reject a pool that a client cannot draw from: means like `like`, and with `entries` those that are for this client."""
+    shapes: dict[str, tuple[int, ...]] = {"x": (-1, *like.x.shape[1:]), "y": (-1, *like.y.shape[1:])}
+    pool = unpack(content, "pool", shapes | ({"entries": (-1,)} if entries else {}), integers=("entries",))
+    if not 0 < len(pool["x"]) == len(pool["y"]):
+        raise Rejected(f"its pool has {len(pool['x'])} means and {len(pool['y'])} label vectors")
+    if entries and (
+        not len(pool["entries"]) or not 0 <= int(pool["entries"].min()) <= int(pool["entries"].max()) < len(pool["x"])
+    ):
+        raise Rejected(f"its entries are none, or not of a pool of {len(pool['x'])}")
 
 
 class Update(NamedTuple):

@@ -110,7 +110,7 @@ def test_releases_are_counted_for_the_guarantee_with_the_groups_that_clients_cho
 
 def test_what_the_servers_samples_are_like_guarantees_nothing_of_the_clients() -> None:
     """Pixels are never negative and lie √2·clip apart; of other nodes' samples nobody knows, so that 2·clip counts."""
-    how = {"m": 4, "clip": 2.0, "noise": 1.0}
+    how: dict[str, Any] = {"m": 4, "clip": 2.0, "noise": 1.0}
     pixels = np.zeros((4, 2, 2, 1), np.uint8), np.arange(4) % 3
     agreed = Task.of(
         light(exchange=how),

@@ -90,7 +90,8 @@ def test_a_client_whose_means_are_in_every_entry_is_left_out(caplog: pytest.LogC
     assert real.exchange is not None
     real._exchange_means(real.exchange)
     assert real.exchange.pool is not None
-    everywhere = [k for k in range(4) if all(k in entry for entry in real.exchange.pool.owners)]
+    owners = [real.exchange.pool.owners[i] for i in range(len(real.exchange.pool))]
+    everywhere = [k for k in range(4) if all(k in entry for entry in owners)]
     assert 0 < len(everywhere) < 4
     with caplog.at_level(logging.WARNING, "fedmix.flower"):
         done = next(real.run(1))
@@ -101,7 +102,7 @@ def test_a_client_whose_means_are_in_every_entry_is_left_out(caplog: pytest.LogC
 def test_too_few_means_are_asked_for_again() -> None:
     experiment = light(exchange={"m": 4, "average": 15}, training={"clients_per_round": 4, "batch_size": 5})
     nodes = Nodes(client_app(task(experiment)), range(4))
-    lost = []
+    lost: list[Message] = []
 
     def lose_first(asked: Message, reply: Message) -> Message | None:
         if asked.metadata.message_type == "query.means" and not lost:

@@ -144,7 +144,7 @@ def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
 
 def _new_round(party: Party, asked: RecordDict, context: Context) -> int:
     """The round of a question about hidden states: the last one answered, or one after it, which takes its place."""
-    round_, rounds = wire.said(asked, "round", int), party.task.experiment.rounds
+    round_, rounds = int(wire.said(asked, "round", int)), party.task.experiment.rounds
     if not 0 <= round_ < rounds:
         raise BadInput(f"means were asked for round {round_}, and there are rounds 0..{rounds - 1}")
     before = context.state.get("answered")

@@ -116,6 +116,10 @@ class Rounds:
         """How many samples each client has, as far as is known."""
         return self.data.clients.sizes
 
+    def _nonnegative(self) -> bool:
+        """Whether nothing of what is averaged is ever negative, as far as is known."""
+        return nonnegative(self.data)
+
     def guarantee(self, delta: float = DELTA, *, neighbours: Neighbours = "replace", level: Level = "sample") -> Guarantee:
         """The differential privacy of the means released so far (of the first release, before it). Weights are not covered."""
         sent = int(self.exchange.sent.max()) if self.exchange else 0
@@ -126,7 +130,7 @@ class Rounds:
         return guarantee(
             how, self.exchange.smallest or how.smallest_group(self._sizes()), delta,
             releases=max(1, sent), neighbours=neighbours, level=level,
-            nonnegative=nonnegative(self.data),
+            nonnegative=self._nonnegative(),
         )  # fmt: skip
 
     def _why_none(self) -> str:

@@ -3,19 +3,22 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fedmix import NaiveMix
-from fedmix.data import FederatedData
-from fedmix.exchange import Traffic
-from fedmix.flower import client_app
+from fedmix.data import FederatedData, alone
+from fedmix.data.transforms import Images
+from fedmix.exchange import Exchange, Traffic
+from fedmix.exchange.accounting import DELTA, guarantee, nonnegative
+from fedmix.flower import Task, client_app
 from fedmix.flower.server import Remote
 from fedmix.flower.settings import Settings
 from fedmix.models import initialised
 from tests.flower.nodes import Nodes
-from tests.flower.tasks import SIZES, WIDTH, light, remote, simulated, task
+from tests.flower.tasks import SIZES, WIDTH, light, own, remote, simulated, task
 
 FEDMIX = {"name": "fedmix", "lam": 0.1}
 
@@ -103,3 +106,18 @@ def test_releases_are_counted_for_the_guarantee_with_the_groups_that_clients_cho
     assert real.exchange is not None
     assert (real.exchange.sent.tolist(), real.exchange.smallest) == ([1, 1, 1, 1], 4)
     assert real.guarantee().epsilon == simulated(experiment).guarantee().epsilon
+
+
+def test_what_the_servers_samples_are_like_guarantees_nothing_of_the_clients() -> None:
+    """Pixels are never negative and lie √2·clip apart; of other nodes' samples nobody knows, so that 2·clip counts."""
+    how: dict[str, Any] = {"m": 4, "clip": 2.0, "noise": 1.0}
+    pixels = np.zeros((4, 2, 2, 1), np.uint8), np.arange(4) % 3
+    agreed = Task.of(
+        light(exchange=how),
+        own,
+        lambda _: alone(*pixels, classes=3, transform=Images((0.5,), (0.5,))),
+        module=lambda _: nn.Sequential(nn.Flatten(), nn.Linear(4, 3)),
+    )
+    real = Remote(Nodes(client_app(task(light())), range(4)), agreed, Settings(clients=4), {})
+    assert nonnegative(real.data)
+    assert real.guarantee().epsilon == guarantee(Exchange(**how), 4, DELTA).epsilon

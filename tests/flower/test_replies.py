@@ -11,7 +11,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedmix.exchange import Exchange
+from fedmix.exchange import Exchange, Means
 from fedmix.flower import client_app, wire
 from fedmix.flower.roster import TooFew
 from fedmix.flower.wire import Rejected
@@ -49,6 +49,11 @@ def bytes_of_bias(change: Callable[[bytes], bytes]) -> Change:
     return tamper
 
 
+def header(text: bytes) -> bytes:
+    """An array without values, whose header says what one likes."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
 UPDATES: dict[str, tuple[Change, str]] = {
     "nan": (lambda c: weight(c, lambda w: w * np.nan), "hold NaN or infinity"),
     "infinity": (lambda c: weight(c, lambda w: w + np.inf), "hold NaN or infinity"),
@@ -63,6 +68,10 @@ UPDATES: dict[str, tuple[Change, str]] = {
         bytes_of_bias(lambda b: b.replace(b"(3,), }" + 12 * b" ", b"(1000000000000,), }")),
         r"have shape \(1000000000000,\) instead of \(3,\)",
     ),
+    "a shape too long to write": (
+        bytes_of_bias(lambda _: header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (0x" + b"f" * 5000 + b",), }")),
+        "have a shape that nothing can have",
+    ),
     "torn header": (bytes_of_bias(lambda b: b.replace(b"}", b"(")), "cannot be read"),
     "not an array": (bytes_of_bias(lambda _: b"x"), "cannot be read"),
     "round": (about(round=5), "for round 5 instead of 0"),
@@ -73,6 +82,7 @@ UPDATES: dict[str, tuple[Change, str]] = {
     "true": (about(samples=True), "True instead of an int"),
     "other samples": (about(samples=1000), "though its data did not change"),
     "loss": (about(loss=float("nan")), "loss is NaN"),
+    "a loss beyond float32": (about(loss=-1e300), "loss is NaN, infinite or beyond float32"),
     "nothing": (lambda c: c.clear(), "instead of an int"),
 }
 
@@ -132,6 +142,7 @@ def reply_with(x: Any, y: Any, m: Any = 4, noise: Any = 0.0) -> RecordDict:
 
 
 GOOD = np.ones((3, 6), np.float32), np.full((3, 3), 1 / 3, np.float32)
+LIKE = Means(torch.zeros(1, 6), torch.zeros(1, 3))
 
 
 @pytest.mark.parametrize(
@@ -146,17 +157,20 @@ GOOD = np.ones((3, 6), np.float32), np.full((3, 3), 1 / 3, np.float32)
         (reply_with(GOOD[0] * np.nan, GOOD[1]), "NaN"),
         (reply_with(GOOD[0], GOOD[1] * 2), "not shares"),
         (reply_with(GOOD[0], GOOD[1] - [[1, 0, -1]]), "are float64"),
+        (reply_with(GOOD[0] * 11, GOOD[1]), "hold 11, more than the 10 that is plausible"),
+        (reply_with(GOOD[0], GOOD[1] * -33), "hold 11, more than the 10 that is plausible"),
+        (reply_with(*GOOD, m=-1), "M_k=-1 samples"),
         (reply_with(*GOOD, noise=0.05), "less noise than the deviation of 0.1"),
     ],
 )
 def test_means_that_break_what_was_asked_for_are_rejected(reply: RecordDict, reason: str) -> None:
     asked = Exchange(m=4, noise=0.1 if "noise" in reason else 0.0)
     with pytest.raises(Rejected, match=reason):
-        wire.read_means(reply, asked, 12, (6,), 3, labels=True)
+        wire.read_means(reply, asked, 12, LIKE, (10.0, 10.0), labels="shares" in reason)
 
 
 def test_good_means_are_read() -> None:
-    means = wire.read_means(reply_with(*GOOD, m=4), Exchange(m=4), 12, (6,), 3, labels=True)
+    means = wire.read_means(reply_with(*GOOD, m=4), Exchange(m=4), 12, LIKE, (1.0, 1.0), labels=True)
     np.testing.assert_array_equal(means.x.numpy(), GOOD[0])
 
 
@@ -179,6 +193,26 @@ def test_bad_means_stay_out_of_the_pool_and_are_not_asked_for_again(caplog: pyte
     assert real.exchange.releases is not None
     assert set(real.exchange.releases.owner.tolist()) == {0, 1, 3}
     assert len(nodes.of_kind("query.means", 2)) == 1
+
+
+def test_means_are_counted_when_they_arrive_good_or_not_and_may_not_be_huge(caplog: pytest.LogCaptureFixture) -> None:
+    experiment = light(exchange={"m": 4, "clip": 2.0, "noise": 1.0})
+    nodes = Nodes(client_app(task(experiment)), range(4))
+
+    def spoil(asked: Message, reply: Message) -> Message:
+        if asked.metadata.message_type == "query.means":
+            weight(reply.content, lambda x: x * 1e6, "x", "means")
+        return reply
+
+    nodes.tamper = {2: spoil}
+    real = remote(experiment, nodes)
+    with caplog.at_level(logging.WARNING, "fedmix.flower"):
+        next(real.run(1))
+    assert "a reply of client 2 is rejected: its means hold" in caplog.text
+    assert real.exchange is not None
+    assert real.exchange.releases is not None
+    assert set(real.exchange.releases.owner.tolist()) == {0, 1, 3}
+    assert real.exchange.sent.tolist() == [1, 1, 1, 1]
 
 
 def test_a_refusal_is_one_printable_line() -> None:

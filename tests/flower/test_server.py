@@ -1,16 +1,19 @@
 """The server: its run folder, going on after a stop, its settings, and what it refuses before anything is sent."""
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from flwr.app import Message
 
 from fedmix import BadInput, Run, report
 from fedmix.experiment import Experiment
 from fedmix.flower import Task, client_app
+from fedmix.flower.roster import TooFew
 from fedmix.flower.server import Remote, folder_of, serve
 from fedmix.flower.settings import Settings
 from fedmix.presets import experiment as preset
@@ -78,6 +81,65 @@ def test_a_server_that_was_killed_goes_on_with_its_pool(tmp_path: Path) -> None:
 def test_globalmix_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(BadInput, match="GlobalMix needs raw samples of other clients, which never leave them"):
         Task.of(preset("digits", "globalmix"))
+
+
+def test_a_client_whose_means_are_in_every_entry_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """17 means in entries of four or more: a client with seven of them may be in each."""
+    experiment = light(exchange={"m": 4, "exclude_own": True, "average": 4}, training={"clients_per_round": 4, "batch_size": 5})
+    real = remote(experiment, min_share=0.25)
+    assert real.exchange is not None
+    real._exchange_means(real.exchange)
+    assert real.exchange.pool is not None
+    owners = [real.exchange.pool.owners[i] for i in range(len(real.exchange.pool))]
+    everywhere = [k for k in range(4) if all(k in entry for entry in owners)]
+    assert 0 < len(everywhere) < 4
+    with caplog.at_level(logging.WARNING, "fedmix.flower"):
+        done = next(real.run(1))
+    assert (done.notes["replied"], done.notes["rejected"]) == (4 - len(everywhere), len(everywhere))
+    assert f"client {everywhere[0]} is rejected: exchange: every entry of the pool holds data" in caplog.text
+
+
+def test_too_few_means_are_asked_for_again() -> None:
+    experiment = light(exchange={"m": 4, "average": 15}, training={"clients_per_round": 4, "batch_size": 5})
+    nodes = Nodes(client_app(task(experiment)), range(4))
+    lost: list[Message] = []
+
+    def lose_first(asked: Message, reply: Message) -> Message | None:
+        if asked.metadata.message_type == "query.means" and not lost:
+            lost.append(asked)
+            return None
+        return reply
+
+    nodes.tamper = {2: lose_first}
+    real = remote(experiment, nodes, timeout=0.1)
+    next(real.run(1))
+    assert lost
+    assert [len(nodes.of_kind("query.means", k)) for k in range(4)] == [2, 2, 2, 2]
+    assert real.exchange is not None
+    assert real.exchange.releases is not None
+    assert len(real.exchange.releases.owner) == 5 + 2 + 7 + 3
+
+
+def test_a_round_that_fails_leaves_nobody_settled() -> None:
+    nodes = Nodes(client_app(task(light(exchange={"m": 4}))), range(4))
+    nodes.tamper = dict.fromkeys(range(4), lambda asked, reply: None if asked.metadata.message_type == "train" else reply)
+    real = remote(light(exchange={"m": 4}), nodes, attempts=1, timeout=0.1)
+    with pytest.raises(TooFew, match="0 of 3 clients replied well"):
+        next(real.run(1))
+    assert real.settled.tolist() == [0, 0, 0, 0]
+    nodes.tamper = {}
+    next(real.run(1))
+    assert real.exchange is not None
+    assert real.exchange.version == 1
+
+
+def test_a_share_of_the_clients_is_not_rounded_up_by_arithmetic() -> None:
+    """0.28 * 25 is 7.000000000000001: seven of 25 are enough."""
+    experiment = light({"name": "fedavg"}, training={"clients_per_round": 25, "batch_size": 5}, rounds=1)
+    nodes = Nodes(client_app(task(experiment)), range(25))
+    nodes.tamper = dict.fromkeys(range(18), lambda asked, reply: None if asked.metadata.message_type == "train" else reply)
+    done = next(remote(experiment, nodes, clients=25, min_share=0.28, timeout=0.1, attempts=1).run(1))
+    assert done.notes["replied"] == 7
 
 
 @pytest.mark.parametrize("algorithm", ["randommix", "localmeans"])

@@ -18,6 +18,7 @@ from fedmix.data.owners import save_owners
 from fedmix.data.pictures import save_images
 from fedmix.errors import FedmixError
 from fedmix.experiment import Experiment
+from fedmix.flower.policy import Policy
 from fedmix.presets import experiment
 from fedmix.report import load_runs, table
 from fedmix.runs import Run
@@ -149,10 +150,16 @@ def image(data: bytes) -> None:
     pixels(Path("t.parquet"), pa.array([{"bytes": data}], pa.struct([("bytes", pa.binary())])), (2, 2, 1))
 
 
+def policy(data: bytes) -> None:
+    """A client's policy, and what it makes of a question."""
+    Policy.load(_file("policy.toml", data)).applied(Exchange(m=4), 0, 50)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     f.__name__: f
     for f in (
         toml, setting, metrics, reported_toml, summary, clients, environment, gallery, steps, checkpoint, header, parquet, image,
+        policy,
     )
 }  # fmt: skip
 

@@ -179,11 +179,15 @@ def _stopping() -> Iterator[None]:
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    from fedmix.flower.link import ENDING
+
+    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # nohup has one ignored
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _show(folder: Path, summary: dict[str, Any], *, quiet: bool, as_json: bool) -> None:

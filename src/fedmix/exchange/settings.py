@@ -45,7 +45,7 @@ class Exchange:
                 raise BadInput(
                     f"exchange.m={self.m!r}: a fraction of n_k must be below 1; for a number of samples give an integer"
                 )
-        if self.cutoff < 1:
+        if not self.cutoff >= 1:  # NaN is no number of samples
             raise BadInput(f"exchange.cutoff={self.cutoff} must be at least 1 (1 cuts nobody off)")
         if not 0 <= self.noise < math.inf:
             raise BadInput(f"exchange.noise={self.noise} must not be negative or infinite")
@@ -59,7 +59,7 @@ class Exchange:
             raise BadInput(
                 "exchange.label_clip and exchange.label_noise go together and with exchange.clip; give all three, or clip alone"
             )
-        if self.average < 1:
+        if not self.average >= 1:
             raise BadInput(f"exchange.average={self.average} must be at least 1 (1 leaves the entries as they came)")
         if not 0 <= self.wait <= 1:
             raise BadInput(f"exchange.wait={self.wait} is a share of clients and must lie in [0, 1]")

@@ -19,7 +19,8 @@ from fedmix.batches import Received, Resident
 from fedmix.data.federated import FederatedData
 from fedmix.engines import Sequential, Work
 from fedmix.errors import BadInput, ClientFailure, FedmixError
-from fedmix.exchange import Exchange, release
+from fedmix.exchange import Means, release
+from fedmix.exchange.pool import to_shares
 from fedmix.federation import device_named
 from fedmix.flower import wire
 from fedmix.flower.policy import Policy
@@ -111,33 +112,61 @@ def join(party: Party, asked: RecordDict, context: Context) -> RecordDict:  # no
 
 
 def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
-    """Let means out: as the server asks, or as the policy demands.
+    """Let means out: as the app's experiment says, or as the policy demands, and never as a message says.
 
     A run gets one answer for the same data, whatever it asks later: from means over other groups, or under other noise, a server
-    could work out samples. (Means of hidden states are new in every round.)
+    could work out samples. Means of hidden states are new in every round, with one answer a round.
     """
+    agreed = party.task.exchange
+    if agreed is None:
+        raise BadInput("this objective uses no means, so none are let out")
+    how = party.policy.applied(agreed, party.client, party.samples)
     presence = party.presence
-    answered = json.dumps([presence.digest, asdict(party.policy)])
-    kept = context.state.get("released")
-    if not party.task.objective.needs.layer and isinstance(kept, ConfigRecord) and kept.get("answered") == answered:
-        return _released(context)
-    question, epoch = json.loads(wire.said(asked, "exchange", str)), wire.said(asked, "epoch", int)
-    how = party.policy.applied(Exchange(**question), party.client, party.samples)
-    data = party.data
-    means = release(
-        party.client, data.x, data.targets(torch.from_numpy(np.ascontiguousarray(data.y))), how, _encoder(party, asked),
-        stream(party.task.experiment.seed, "split", party.client, epoch),
-        np.random.default_rng(secrets.randbits(128)),  # a server that knew the noise could take it off
-    )  # fmt: skip
-    m = how.group_size(party.client, party.samples) if means else 0
-    context.state["about"] = presence.content(m=m, noise=float(how.noise))
-    context.state["means"] = wire.pack(means._asdict() if means else {})
-    context.state["released"] = ConfigRecord({"answered": answered})
-    return _released(context)
+    if party.task.objective.needs.layer:
+        question = f"round {_new_round(party, asked, context)}"
+    else:
+        question = json.dumps([presence.digest, asdict(party.policy)])
+    about, answer = f"about {question}", f"means {question}"
+    if about not in context.state:
+        data = party.data
+        means = release(
+            party.client, data.x, data.targets(torch.from_numpy(np.ascontiguousarray(data.y))), how, _encoder(party, asked),
+            stream(party.task.experiment.seed, "split", party.client, _first_epoch(presence.digest, asked, context)),
+            np.random.default_rng(secrets.randbits(128)),  # a server that knew the noise could take it off
+        )  # fmt: skip
+        if means and data.classes is not None and agreed.clip is None and how.clip is not None:
+            means = means._replace(y=to_shares(means.y))  # the server expects shares, since it asked for no clipping
+        m = how.group_size(party.client, party.samples) if means else 0
+        context.state[answer] = wire.pack(means._asdict() if means else {})
+        context.state[about] = presence.content(m=m, noise=float(how.noise))
+    return RecordDict({"about": context.state[about], "means": context.state[answer]})
 
 
-def _released(context: Context) -> RecordDict:
-    return RecordDict({name: context.state[name] for name in ("about", "means")})
+def _new_round(party: Party, asked: RecordDict, context: Context) -> int:
+    """The round of a question about hidden states: the last one answered, or one after it, which takes its place."""
+    round_, rounds = int(wire.said(asked, "round", int)), party.task.experiment.rounds
+    if not 0 <= round_ < rounds:
+        raise BadInput(f"means were asked for round {round_}, and there are rounds 0..{rounds - 1}")
+    before = context.state.get("answered")
+    last = before["round"] if isinstance(before, ConfigRecord) else -1
+    assert isinstance(last, int)
+    if round_ < last:
+        raise BadInput(f"means were asked for round {round_}, after those of round {last} were let out")
+    if round_ > last:
+        for name in (f"about round {last}", f"means round {last}"):
+            context.state.pop(name, None)
+        context.state["answered"] = ConfigRecord({"round": round_})
+    return round_
+
+
+def _first_epoch(digest: int, asked: RecordDict, context: Context) -> int:
+    """The server's number for these data, by which they are grouped: the first that it gave, so that groups stay the same."""
+    known = context.state.get("epochs")
+    epochs = dict(known) if isinstance(known, ConfigRecord) else {}
+    epoch = epochs.setdefault(str(digest), wire.said(asked, "epoch", int))
+    assert isinstance(epoch, int)
+    context.state["epochs"] = ConfigRecord(epochs)
+    return epoch
 
 
 def _encoder(party: Party, asked: RecordDict) -> Callable[[Any], Tensor]:
@@ -163,6 +192,7 @@ def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
     if needs.means:
         version = wire.said(asked, "pool", int)
         if "pool" in asked:
+            wire.check_pool(asked, _like(party), entries=task.exchange is not None and task.exchange.exclude_own)
             context.state["pool"] = asked["pool"]
             context.state["held"] = ConfigRecord({"version": version})
         held = context.state.get("held")
@@ -189,6 +219,16 @@ def _pool(party: Party, context: Context) -> tuple[Received, Any]:
     if not party.task.objective.needs.layer:
         x = party.data.transform.normalise(x)
     return Received(x.to(party.device), y.to(party.device)), entries
+
+
+def _like(party: Party) -> Means:
+    """Something with the shape of means: one sample of this client's own, or its hidden states."""
+    data, layer = party.data, party.task.objective.needs.layer
+    y = data.targets(torch.from_numpy(np.ascontiguousarray(data.y[:1])))
+    if not layer:
+        return Means(data.units(data.x[:1]), y)
+    with torch.no_grad():
+        return Means(party.model.head(layer)(_on(party.device, party.model.init()), data.inputs(data.x[:1]).to(party.device)), y)
 
 
 def _on(device: torch.device, params: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,7 @@
-"""Certificates and keys of a federation: TLS for everyone, and a key by which each client's node proves who it is."""
+"""Certificates and keys of a federation: TLS for everyone, and a key by which each client's node proves that it was let in.
+
+A key does not say which client its node is: that is its own `partition-id`.
+"""
 
 import ipaddress
 import os

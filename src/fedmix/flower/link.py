@@ -28,6 +28,7 @@ QUIET = {
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 NAME = "fedmix"
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # beside Ctrl-C
 
 
 class Link:
@@ -157,15 +158,16 @@ class Link:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C must not leave processes behind."""
+    """Being asked to end a second time must not leave processes behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDING)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def descendants(pid: int) -> list[int]:

@@ -20,7 +20,7 @@ class Roster:
     """The clients that are there, by number: `node` and what they last said of themselves, `presence`.
 
     A node whose answer to the roll call is no good, or takes more than `seconds`, is asked again at the next, `attempts` times
-    in all.
+    in all, or until it has been away.
     """
 
     def __init__(self, post: Post, clients: int, attempts: int, seconds: float) -> None:
@@ -56,6 +56,7 @@ class Roster:
         for client in [k for k, node in self.node.items() if node not in online]:
             log.warning("client %s is gone", client)
             del self.node[client], self.presence[client]
+        self.failures = {node: count for node, count in self.failures.items() if node in online}  # restarted, it may be mended
         new = sorted(node for node in online - set(self.node.values()) if self.failures.get(node, 0) < self.attempts)
         replies = self.post.ask("query.join", {node: RecordDict() for node in new}, self.seconds)
         came = []

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedmix.errors import BadInput, FedmixError
-from fedmix.exchange import MeanExchange, Releases, Traffic
+from fedmix.exchange import MeanExchange, Means, Releases, Traffic
 from fedmix.federation import Rounds, device_named
 from fedmix.flower import wire
 from fedmix.flower.post import POLL_SECONDS, Post, content_of
@@ -30,7 +30,7 @@ from fedmix.rng import stream
 from fedmix.runs import Run, writing
 from fedmix.server import Updates, average
 
-SERVER_SIDE = ("average", "source", "exclude_own", "wait")  # settings of an exchange that are no client's business
+LOOKED_AT = 256  # samples of the server's own, to see how large values are
 log = logging.getLogger("fedmix.flower")
 
 
@@ -110,8 +110,13 @@ class Remote(Rounds):
     def _sizes(self) -> np.ndarray[Any, Any]:
         return np.array([presence.samples for presence in self.roster.presence.values()])
 
+    def _nonnegative(self) -> bool:
+        """Clients' samples come from their own function, and only they know."""
+        return False
+
     def _train_round(self) -> tuple[float, Traffic]:
         self._traffic = Traffic()
+        self.settled = self.settled.copy()  # what a round changes it replaces, so that it can be undone
         for attempt in range(1, self.settings.attempts + 1):
             try:
                 return self._try_round(), self._traffic
@@ -129,7 +134,7 @@ class Remote(Rounds):
         wanted = self.training.clients_per_round
         chosen = self._choose(wanted)
         updates = self._collect_updates(chosen)
-        least = math.ceil(self.settings.min_share * wanted)
+        least = math.ceil(self.settings.min_share * wanted - 1e-9)  # 0.07 * 100 is 7.000000000000001
         if len(updates) < least:
             raise TooFew(f"{len(updates)} of {wanted} clients replied well, and {least} are needed")
         samples = {k: update.presence.samples for k, update in updates.items()}
@@ -186,21 +191,30 @@ class Remote(Rounds):
         due = [k for k in here if layer or not self.settled[k] or (k in exchange.pending and not waits)]
         if layer:
             self._traffic += Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * len(due))
+        settled, pending = self.settled.copy(), exchange.pending
         sent, done = self._collect_means(exchange, due)
         if layer:
             done = list(range(self.settings.clients))  # states of an older encoder are of no use
+        kept = [] if exchange.releases is None else [exchange.releases.without(np.array(done, np.int64))]
+        count = sum(len(part.owner) for part in [*kept, *sent])
+        if count < exchange.how.average:
+            self.settled, exchange.pending = settled, pending  # so that everyone is asked again
+            raise TooFew(
+                f"{count} means have been sent, and exchange.average={exchange.how.average} needs as many; lower it"
+                if count
+                else "no client has sent means, without which this objective cannot train"
+            )
         if sent or any(self._has_sent(k) for k in done):
             self._traffic += exchange.take(np.array(done), sent, self.data)
             log.info(
                 "round %s: version %s of the pool has %s entries", self.round + 1, exchange.version, len(exchange.pool or ())
             )
-        if exchange.pool is None:
-            raise TooFew("no client has sent means, without which this objective cannot train")
 
     def _collect_means(self, exchange: MeanExchange, due: list[int]) -> tuple[list[Releases], list[int]]:
         """What the clients that are due send, and those of them for which it takes the place of what they sent before."""
         contents = {self.roster.node[k]: self._question(exchange, k) for k in due}
         replies = self.post.ask("query.means", contents, self.settings.timeout)
+        plausible = self._plausible(exchange)
         sent, done = [], []
         for k in due:
             reply, presence = replies.get(self.roster.node[k]), self.roster.presence[k]
@@ -211,38 +225,42 @@ class Remote(Rounds):
             exchange.pending -= {k}
             try:
                 if content is not None:
-                    sent += self._read_means(exchange, k, content)
+                    sent += self._read_means(exchange, k, content, plausible)
                 done.append(k)
             except FedmixError as error:
                 self._reject(k, error)
         return sent, done
 
     def _question(self, exchange: MeanExchange, client: int) -> RecordDict:
-        how = {name: value for name, value in asdict(exchange.how).items() if name not in SERVER_SIDE}
-        question = RecordDict({"about": ConfigRecord({"exchange": json.dumps(how), "epoch": int(exchange.epoch[client])})})
+        """Which means, and when; how they are made is in the app, which both sides have."""
+        question = RecordDict({"about": ConfigRecord({"round": self.round, "epoch": int(exchange.epoch[client])})})
         if self.needs.layer:
             question["weights"] = wire.pack({n: self.params[n] for n in self.model.head(self.needs.layer).names})
         return question
 
-    def _read_means(self, exchange: MeanExchange, client: int, content: RecordDict) -> list[Releases]:
+    def _plausible(self, exchange: MeanExchange) -> tuple[Means, tuple[float, float]]:
+        """What means look like, by some samples of the server's own, and how large their values may be."""
+        y = torch.from_numpy(np.ascontiguousarray(self.data.test_y[:LOOKED_AT]))
+        like = Means(self._encode(self.data.test_x[:LOOKED_AT]), self.data.targets(y))
+        x_noise, y_noise = exchange.how.noises
+        limits = [10 * max(1.0, float(v.abs().max())) + 10 * s for v, s in ((like.x, x_noise), (like.y, y_noise))]
+        return like, (limits[0], limits[1])
+
+    def _read_means(
+        self, exchange: MeanExchange, client: int, content: RecordDict, plausible: tuple[Means, tuple[float, float]]
+    ) -> list[Releases]:
         presence = Presence.read(content, self.settings.clients)
         if presence.client != client:
             raise Rejected(f"it says that it is client {presence.client} now")
         self.settled[client] = presence.digest
         self.roster.presence[client] = presence
-        if not wire.said(content, "m", int):
+        m = wire.group_size(content, presence.samples)
+        if not m:
             log.info("client %s is below the cut-off and sends no means", client)
             return []
         labels = self.data.classes is not None and exchange.how.clip is None  # clipped ones are no shares, and may carry noise
-        means = wire.read_means(
-            content,
-            exchange.how,
-            presence.samples,
-            tuple(self._encode(self.data.test_x[:1]).shape[1:]),
-            self.data.outputs,
-            labels,
-        )
-        exchange.count(np.array([client]), wire.said(content, "m", int))
+        exchange.count(np.array([client]), m)  # it has left the client, good or not
+        means = wire.read_means(content, exchange.how, presence.samples, *plausible, labels=labels)
         return [Releases(np.full(len(means.x), client), *means)]
 
     # The updates
@@ -253,10 +271,16 @@ class Remote(Rounds):
         weights, deadline = wire.pack(self.params), time.monotonic() + self.settings.timeout
         asked = chosen
         while asked:
-            contents = {self.roster.node[k]: self._work(k, weights) for k in asked}
+            contents, able = dict[int, RecordDict](), list[int]()
+            for k in asked:
+                try:
+                    contents[self.roster.node[k]] = self._work(k, weights)
+                    able.append(k)
+                except BadInput as error:  # every entry of the pool holds its means
+                    self._reject(k, error)
             replies = self.post.ask("train", contents, max(1.0, deadline - time.monotonic()))
             lacking = []
-            for k in asked:
+            for k in able:
                 content = content_of(replies.get(self.roster.node[k]), f"client {k}")
                 if content is None and self.exchange:
                     self.exchange.lost([k])
@@ -280,13 +304,13 @@ class Remote(Rounds):
         exchange = self.exchange
         about = ConfigRecord({"round": self.round, "pool": exchange.version if exchange else 0})
         content = RecordDict({"about": about, "weights": weights})
-        self._traffic += Traffic(models_down=self._model_bytes(0))
         if exchange and exchange.pool and exchange.holds[client] != exchange.version:
             pool = {"x": exchange.pool.x, "y": exchange.pool.y}
             if exchange.how.exclude_own:
                 pool["entries"] = torch.from_numpy(exchange.entries_for(client))
             content["pool"] = wire.pack(pool)
             self._traffic += exchange.deliver([client])
+        self._traffic += Traffic(models_down=self._model_bytes(0))
         return content
 
     # Going on later

@@ -13,7 +13,7 @@ class Settings:
     """All of them can be changed for a run by `flwr run --run-config 'timeout=120'`.
 
     `clients` is how many there are (their numbers are 0..clients-1); a run begins when `min-clients` of them are there (0: all),
-    or fails after `join-timeout` seconds. A round counts when `min-share` of the clients asked have replied well; it waits
+    or fails after `join-timeout` seconds. A round counts when `min-share` of `clients_per_round` have replied well; it waits
     `timeout` seconds at most for the others, and is tried `attempts` times. An update whose norm is more than `largest-update`
     times that of the weights is rejected. At most `at-once` nodes work at a time (0: all), for nodes that share a machine. `out`
     is the folder for run folders, `data` one with the hub's files.

@@ -1,7 +1,7 @@
 """What travels in Flower's messages, and how a reply is read: nothing in it is believed before it has been checked."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from fedmix.types import Params
 
 Shapes = Mapping[str, tuple[int, ...]]
 MOST_SAMPLES = 2**40
+LONGEST_AXIS = 2**48
+LARGEST_LOSS = torch.finfo(torch.float32).max
 LONGEST_REASON = 300
 
 
@@ -28,8 +30,8 @@ def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     return ArrayRecord({name: Array(np.ascontiguousarray(t.detach().cpu().numpy())) for name, t in tensors.items()})
 
 
-def unpack(content: RecordDict, part: str, shapes: Shapes) -> Params:
-    """The float32 tensors of exactly these names and shapes, all of them finite; -1 stands for any length."""
+def unpack(content: RecordDict, part: str, shapes: Shapes, *, integers: Collection[str] = ()) -> Params:
+    """The tensors of exactly these names and shapes, float32 or int64, all of them finite; -1 stands for any length."""
     record = content.get(part)
     if not isinstance(record, ArrayRecord):
         raise Rejected(f"its {part} are missing")
@@ -38,10 +40,11 @@ def unpack(content: RecordDict, part: str, shapes: Shapes) -> Params:
         raise Rejected(
             f"its {part} lack {missing[0]!r}" if missing else f"its {part} hold {more[0]!r:.80}, which nobody asked for"
         )
-    return {name: _tensor(record[name], f"{part} {name!r}", shape) for name, shape in shapes.items()}
+    kinds = {name: np.int64 if name in integers else np.float32 for name in shapes}
+    return {name: _tensor(record[name], f"{part} {name!r}", shape, kinds[name]) for name, shape in shapes.items()}
 
 
-def _tensor(array: Array, what: str, shape: tuple[int, ...]) -> Tensor:
+def _tensor(array: Array, what: str, shape: tuple[int, ...], kind: type[np.generic] = np.float32) -> Tensor:
     """Its header is read before anything is allocated: a few bytes may claim to be an array of any size."""
     stream = BytesIO(array.data)
     try:
@@ -53,14 +56,16 @@ def _tensor(array: Array, what: str, shape: tuple[int, ...]) -> Tensor:
         raise
     except Exception as error:  # numpy reads a header as Python, which fails in many ways
         raise Rejected(f"its {what} cannot be read") from error
+    if any(not 0 <= n < LONGEST_AXIS for n in said):  # Python refuses to write integers of thousands of digits
+        raise Rejected(f"its {what} have a shape that nothing can have")
     if len(said) != len(shape) or any(want not in (-1, n) for n, want in zip(said, shape, strict=True)):
-        raise Rejected(f"its {what} have shape {said} instead of {shape}".replace("-1", "any"))
-    if dtype != np.float32 or fortran:
-        raise Rejected(f"its {what} are {dtype} instead of float32, in C order")
+        raise Rejected(f"its {what} have shape {said!s:.80} instead of {shape}".replace("-1", "any"))
+    if dtype != kind or fortran:
+        raise Rejected(f"its {what} are {dtype} instead of {kind.__name__}, in C order")
     values = memoryview(array.data)[stream.tell() :]
-    if len(values) != 4 * math.prod(said):
-        raise Rejected(f"its {what} are {len(values)} bytes long instead of {4 * math.prod(said)}")
-    tensor = torch.from_numpy(np.frombuffer(values, np.float32).reshape(said).copy())
+    if len(values) != dtype.itemsize * math.prod(said):
+        raise Rejected(f"its {what} are {len(values)} bytes long instead of {dtype.itemsize * math.prod(said)}")
+    tensor = torch.from_numpy(np.frombuffer(values, kind).reshape(said).copy())
     if not torch.isfinite(tensor).all():
         raise Rejected(f"its {what} hold NaN or infinity")
     return tensor
@@ -123,23 +128,49 @@ class Presence(NamedTuple):
         return Presence(client, samples, digest)
 
 
-def read_means(content: RecordDict, asked: Exchange, samples: int, x_shape: tuple[int, ...], outputs: int, labels: bool) -> Means:
-    """The means of a client, if they are what was asked for or less: as many as n_k and its own M_k allow, of the right shape."""
-    m, least = said(content, "m", int), asked.group_size(0, samples) if asked.m != "all" else samples
+def group_size(content: RecordDict, samples: int) -> int:
+    """Of how many samples a client's means are; 0 if it sends none."""
+    m = int(said(content, "m", int))
+    if not 0 <= m <= samples:
+        raise Rejected(f"its means are of M_k={m} samples, more than the {samples} it has, or fewer than none")
+    return m
+
+
+def read_means(
+    content: RecordDict, asked: Exchange, samples: int, like: Means, largest: tuple[float, float], *, labels: bool
+) -> Means:
+    """The means of a client, if they are what was asked for or less: as many as n_k and its own M_k allow, each like `like`.
+
+    `largest` bounds the size of the values of inputs and of labels. `labels` have to be shares of classes.
+    """
+    m, least = group_size(content, samples), asked.group_size(0, samples) if asked.m != "all" else samples
     if m < least:
         raise Rejected(f"its means are of M_k={m} samples, fewer than the {least} that were asked for")
-    if m > samples:
-        raise Rejected(f"its means are of M_k={m} samples, more than the {samples} it has")
     if said(content, "noise", float) < asked.noise:
         raise Rejected(f"its means carry less noise than the deviation of {asked.noise} that was asked for")
-    means = unpack(content, "means", {"x": (-1, *x_shape), "y": (-1, outputs)})
+    means = unpack(content, "means", {"x": (-1, *like.x.shape[1:]), "y": (-1, *like.y.shape[1:])})
     x, y = means["x"], means["y"]
     groups = samples // m
     if len(x) != len(y) or not 0 < len(x) <= groups or (asked.split == "random" and len(x) != groups):
         raise Rejected(f"it sent {len(x)} means and {len(y)} label vectors; {samples} samples with M_k={m} make {groups}")
+    for values, most in zip((x, y), largest, strict=True):
+        if (found := float(values.abs().max())) > most:
+            raise Rejected(f"its means hold {found:.3g}, more than the {most:.3g} that is plausible")
     if labels and (bool((y < 0).any()) or not torch.allclose(y.sum(1), torch.ones(len(y)), atol=1e-3)):
         raise Rejected("its mean labels are not shares of classes")
     return Means(x, y)
+
+
+def check_pool(content: RecordDict, like: Means, *, entries: bool) -> None:
+    """Reject a pool that a client cannot draw from: means like `like`, and with `entries` those that are for this client."""
+    shapes: dict[str, tuple[int, ...]] = {"x": (-1, *like.x.shape[1:]), "y": (-1, *like.y.shape[1:])}
+    pool = unpack(content, "pool", shapes | ({"entries": (-1,)} if entries else {}), integers=("entries",))
+    if not 0 < len(pool["x"]) == len(pool["y"]):
+        raise Rejected(f"its pool has {len(pool['x'])} means and {len(pool['y'])} label vectors")
+    if entries and (
+        not len(pool["entries"]) or not 0 <= int(pool["entries"].min()) <= int(pool["entries"].max()) < len(pool["x"])
+    ):
+        raise Rejected(f"its entries are none, or not of a pool of {len(pool['x'])}")
 
 
 class Update(NamedTuple):
@@ -160,8 +191,8 @@ def read_update(content: RecordDict, round_: int, presence: Presence, clients: i
     if now.digest == presence.digest and now.samples != presence.samples:
         raise Rejected(f"its number of samples went from {presence.samples} to {now.samples} though its data did not change")
     loss = said(content, "loss", float)
-    if not math.isfinite(loss):
-        raise Rejected("its loss is NaN or infinite")
+    if not abs(loss) <= LARGEST_LOSS:
+        raise Rejected("its loss is NaN, infinite or beyond float32")
     new = unpack(content, "weights", {name: tuple(p.shape) for name, p in params.items()})
     before = {name: p.detach().cpu() for name, p in params.items()}
     moved, norm = _norm({n: new[n] - before[n] for n in new}), _norm(before)

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from fedmix.runs import Run
 
 EPSILONS = (16.0, 8.0, 4.0, 2.0, 1.0)
 SIGMAS = (0.05, 0.075, 0.15, 0.3)  # the paper's
-GROUPS: tuple[int | str, ...] = (5, 20, "all")
+GROUPS: tuple[int | Literal["all"], ...] = (5, 20, "all")
 AVERAGES = (1, 4, 10)
 
 
@@ -57,7 +57,7 @@ def points(name: str, task: Task, seed: int, root: Path | None) -> Iterator[tupl
                 at = {"algorithm": algorithm, "m": m, "average": average}
                 pool = mix.with_settings({"exchange.m": m, "exchange.average": average})
                 yield at | {"kind": "as in the paper", "noise": 0.0}, pool
-                how = Exchange(m=m, clip=task.clip)  # type: ignore[arg-type]
+                how = Exchange(m=m, clip=task.clip)
                 group = how.smallest_group(data.clients.sizes)
                 targets = EPSILONS if algorithm == "fedmix" else EPSILONS[::2]
                 noises = [(calibrated(how, e, group, nonnegative=nonnegative(data)).noise, "calibrated") for e in targets]

@@ -20,7 +20,7 @@ from fedmix.data import FederatedData
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
 from fedmix.federation import Federation
-from fedmix.files import parse_toml, printable, read_within
+from fedmix.files import printable, read_toml
 from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
 from fedmix.models.initialise import Initialisation
@@ -131,12 +131,7 @@ class Experiment(_Section):
     @staticmethod
     def load(path: Path) -> "Experiment":
         """Read a TOML file."""
-        text = read_within(path, LARGEST, "give a preset's name or a TOML file of a few lines")
-        try:
-            values = parse_toml(text)
-        except ValueError as error:
-            raise BadInput(f"{path} is not valid TOML: {printable(error)}") from None
-        return Experiment.of(values, str(path))
+        return Experiment.of(read_toml(path, LARGEST, "give a preset's name or a TOML file of a few lines"), str(path))
 
     def values(self) -> dict[str, Any]:
         """Nested plain values, without those that are None."""

@@ -44,6 +44,15 @@ def read_within(path: Path, largest: int, advice: str, *, links: bool = True) ->
     return content
 
 
+def read_toml(path: Path, largest: int, advice: str) -> dict[str, Any]:
+    """The table in a TOML file that a user wrote."""
+    text = read_within(path, largest, advice)
+    try:
+        return parse_toml(text)
+    except ValueError as error:
+        raise BadInput(f"{path} is not valid TOML: {printable(error)}") from None
+
+
 def parse_toml(text: bytes) -> dict[str, Any]:
     """A TOML table of plain size; ValueError says why it is none."""
     try:

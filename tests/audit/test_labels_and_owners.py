@@ -8,19 +8,8 @@ import pytest
 from fedmix import Exchange, data
 from fedmix.audit import labels, linking
 from fedmix.audit.population import Population
-from fedmix.audit.scene import View, averaged, samples, stage
+from fedmix.audit.scene import View, averaged, stage
 from fedmix.data.federated import FederatedData
-
-
-@pytest.fixture(scope="module")
-def digits() -> FederatedData:
-    return data.digits(10)
-
-
-@pytest.fixture(scope="module")
-def population(digits: FederatedData) -> Population:
-    x, _ = samples(digits, digits.test_x, digits.test_y, Exchange())
-    return Population.learnt(x, digits.test_y, 10)
 
 
 def test_counts_and_sizes_of_every_small_mean() -> None:

@@ -7,17 +7,12 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
 
-from fedmix import Exchange, data
+from fedmix import Exchange
 from fedmix.audit.membership import Candidates, candidates, log_ratios, scores
 from fedmix.audit.population import Population, shares
 from fedmix.audit.rates import rates
 from fedmix.audit.scene import View, samples, stage
 from fedmix.data.federated import FederatedData
-
-
-@pytest.fixture(scope="module")
-def digits() -> FederatedData:
-    return data.digits(10)
 
 
 def learnt(federated: FederatedData, public: slice) -> Population:

@@ -6,25 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmix import Exchange, data
+from fedmix import Exchange
 from fedmix.audit import differencing, reconstruction
 from fedmix.audit.population import Population
 from fedmix.audit.quality import psnr, ssim
-from fedmix.audit.scene import averaged, samples, stage
+from fedmix.audit.scene import averaged, stage
 from fedmix.data.federated import FederatedData
 
 Array = np.ndarray[Any, Any]
-
-
-@pytest.fixture(scope="module")
-def digits() -> FederatedData:
-    return data.digits(10)
-
-
-@pytest.fixture(scope="module")
-def population(digits: FederatedData) -> Population:
-    x, _ = samples(digits, digits.test_x, digits.test_y, Exchange())
-    return Population.learnt(x, digits.test_y, 10)
 
 
 def test_quality_by_hand() -> None:

@@ -5,14 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmix import Exchange, data
+from fedmix import Exchange
 from fedmix.audit.scene import Scene, averaged, refreshed, samples, stage
 from fedmix.data.federated import FederatedData
-
-
-@pytest.fixture(scope="module")
-def digits() -> FederatedData:
-    return data.digits(10)
 
 
 def entry_means(scene: Scene) -> list[Any]:

@@ -73,7 +73,7 @@ def run(
 
 def _needs_flower() -> None:
     try:
-        import flwr  # noqa: F401
+        import flwr  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise BadInput("a federation runs on Flower; run: pip install 'fedmix[flower]'") from error
 

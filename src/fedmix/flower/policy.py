@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
-from fedmix.files import parse_toml, printable, read_within
+from fedmix.files import read_toml
 
 LARGEST = 1 << 16
 
@@ -32,11 +32,7 @@ class Policy:
     @staticmethod
     def load(path: Path) -> "Policy":
         """Read a TOML file."""
-        text = read_within(path, LARGEST, "give a policy of a few lines")
-        try:
-            values = parse_toml(text)
-        except ValueError as error:
-            raise BadInput(f"{path} is not valid TOML: {printable(error)}") from None
+        values = read_toml(path, LARGEST, "give a policy of a few lines")
         known = [f.name for f in fields(Policy)]
         if unknown := [key for key in values if key not in known]:
             raise BadInput(f"{path}: {unknown[0]!r:.80} is not a setting of a policy; known are {', '.join(known)}")

@@ -237,7 +237,8 @@ def conv_weight(
 def tiles(pixels: int, outputs: int) -> dict[str, int]:
     """The tile of a program of `conv`: what was fastest on an H200 for the paper's VGG (benchmarks/tiles.py)."""
     BN = _power(outputs, 16, 128)
-    BM = 128 if pixels * outputs >= 128 * 4096 else 64
+    large = triton.cdiv(pixels, 128) * triton.cdiv(outputs, 128)  # programs of one client with the larger tile
+    BM = 64 if BN == 128 and (large < 8 or 16 <= large < 32) else 128  # else too few, or a last wave with few of them
     return {"BM": BM, "BN": BN, "BK": 32, "num_warps": 8 if BM * BN > 64 * 128 else 4, "num_stages": 3}
 
 

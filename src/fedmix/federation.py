@@ -221,9 +221,11 @@ class Federation(Rounds):
         _check(data, objective, training, exchange)
         model = Model(module, loss or (cross_entropy if data.classes is not None else squared_error))
         means = MeanExchange(exchange or Exchange(), seed, len(data.clients)) if objective.needs.means else None
+        check_fits(model, data)
+        for phase in objective.phases():
+            model.tail(phase.layer)
         super().__init__(model, objective, training, data, means, seed, device_named(device))
         self.changes = changes
-        self._check_model(data)
         self.resident = Resident.on(self.device, data)
         self.engine: Engine
         if engine == "vectorised":
@@ -234,12 +236,6 @@ class Federation(Rounds):
         else:
             raise BadInput(f"engine {engine!r} is unknown; choose 'vectorised' or 'sequential'")
         self._latest: tuple[Pool, Received] | None = None
-
-    def _check_model(self, data: FederatedData) -> None:
-        y = torch.from_numpy(np.ascontiguousarray(data.y[:2]))
-        check_fits(self.model, data.inputs(data.x[:2]).to(self.device), data.targets(y).to(self.device))
-        for phase in self.objective.phases():
-            self.model.tail(phase.layer)
 
     def _train_round(self) -> tuple[float, Traffic]:
         self._take_changes(self.round)

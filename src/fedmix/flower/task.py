@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from fedmix.data.federated import FederatedData, Ragged
@@ -90,8 +89,7 @@ class Task:
     def model(self, data: FederatedData) -> Model:
         """The model for such data, with its first weights; refused if it does not take them."""
         model = Model(self.module(data), cross_entropy if data.classes is not None else squared_error)
-        y = torch.from_numpy(np.ascontiguousarray(data.y[:2]))
-        check_fits(model, data.inputs(data.x[:2]), data.targets(y))
+        check_fits(model, data)
         return model
 
 

@@ -4,10 +4,12 @@ import copy
 from collections import OrderedDict
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedmix.data.federated import FederatedData
 from fedmix.errors import BadInput
 from fedmix.losses import Loss, cross_entropy
 from fedmix.models.along import Along
@@ -126,10 +128,14 @@ def _prepared(module: nn.Module) -> nn.Module:
     return module
 
 
-def check_fits(model: Model, x: Tensor, y: Tensor) -> None:
-    """Refuse a model that cannot be trained on samples like (x, y): wrong shapes, or randomness that no plan drew."""
-    params = {name: p.to(x.device) for name, p in model.init().items()}
-    key = torch.tensor(1, device=x.device)
+def check_fits(model: Model, data: FederatedData) -> None:
+    """Refuse a model that cannot be trained on such samples: wrong shapes, or randomness that no plan drew.
+
+    It is tried on the CPU, since a GPU would compile kernels for this.
+    """
+    x, y = data.inputs(data.x[:2]), data.targets(torch.from_numpy(np.ascontiguousarray(data.y[:2])))
+    model = model.to(x.device)
+    params, key = model.init(), torch.tensor(1)
     try:
         with torch.no_grad():
             first, second = model(params, x, key), model(params, x, key)

@@ -4,11 +4,13 @@
     python benchmarks/privacy.py cifar10 --device cuda --data FOLDER --seeds 1 --json benchmarks/results/DATE-privacy/cifar10.json
     python benchmarks/privacy.py show benchmarks/results/DATE-privacy/digits.json --plot docs/images/privacy.svg
 
-Runs are kept in --out, and those that are done are not run again: stop it at any time and go on later. `show` prints the table.
+What the JSON file holds is not run again, and runs are kept in --out: stop it at any time, or after --minutes, and go on later.
+`show` prints the table.
 """
 
 import argparse
 import json
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,6 +30,7 @@ EPSILONS = (16.0, 8.0, 4.0, 2.0, 1.0)
 SIGMAS = (0.05, 0.075, 0.15, 0.3)  # the paper's
 GROUPS: tuple[int | Literal["all"], ...] = (5, 20, "all")
 AVERAGES = (1, 4, 10)
+RESULTS = ("epsilon", "accuracy", "last")
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,24 @@ def points(name: str, task: Task, seed: int, root: Path | None) -> Iterator[tupl
                     )
 
 
-def measure(name: str, task: Task, seeds: int, out: Path, device: str, root: Path | None, to: Path, first: bool) -> None:
-    """Run what is missing, and write what is known after every run; with `first`, only m = 1 and what it is compared with."""
-    records: list[dict[str, Any]] = []
+def measure(
+    name: str, task: Task, seeds: int, out: Path, device: str, root: Path | None, to: Path, first: bool, minutes: float
+) -> None:
+    """Run what is missing, and write what is known after every run; with `first`, only m = 1 and what it is compared with.
+
+    After `minutes` no further run begins.
+    """
+    began = time.monotonic()
+    records: list[dict[str, Any]] = known(name, task, to)
+    done = [{k: r[k] for k in r if k not in RESULTS} for r in records]
     to.parent.mkdir(parents=True, exist_ok=True)
     todo = [(at | {"seed": seed}, spec) for seed in range(seeds) for at, spec in points(name, task, seed, root)]
     todo = sorted(todo, key=lambda point: _last(point[0]))
-    for at, spec in [point for point in todo if not (first and _last(point[0])[0])]:
+    todo = [(at, spec) for at, spec in todo if at not in done and not (first and _last(at)[0])]
+    for left, (at, spec) in zip(range(len(todo), 0, -1), todo, strict=True):
+        if time.monotonic() - began > 60 * minutes:
+            print(f"{left} points are left; run the same again")
+            return
         placed = spec.with_settings({"engine.device": device})
         run = Run(placed, out / placed.id)
         summary = run.execute(root=root)
@@ -88,6 +102,16 @@ def measure(name: str, task: Task, seeds: int, out: Path, device: str, root: Pat
         header = json.dumps({"preset": name, "delta": summary["delta"], **vars(task)})[:-1]
         each = ",\n  ".join(json.dumps(record, ensure_ascii=False) for record in records)
         write_whole(to, f'{header},\n "records": [\n  {each}\n]}}\n'.encode())
+
+
+def known(name: str, task: Task, path: Path) -> list[dict[str, Any]]:
+    """The records of a file of the same task."""
+    if not path.is_file():
+        return []
+    said = json.loads(path.read_text())
+    if {"preset": name, **vars(task)} != {key: said[key] for key in ("preset", *vars(task))}:
+        raise SystemExit(f"{path} holds other settings; name another file")
+    return list(said["records"])
 
 
 def _last(at: dict[str, Any]) -> tuple[bool, int, str]:
@@ -191,11 +215,12 @@ def main() -> None:
     ask.add_argument("--json", type=Path, default=Path("privacy.json"))
     ask.add_argument("--plot", type=Path)
     ask.add_argument("--rounds", type=int)
+    ask.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after so many")
     ask.add_argument("--first", action="store_true", help="only m = 1, and what it is compared with")
     told = ask.parse_args()
     if told.what != "show":
         task = TASKS[told.what] if told.rounds is None else replace(TASKS[told.what], rounds=told.rounds)
-        measure(told.what, task, told.seeds, told.out, told.device, told.data, told.json, told.first)
+        measure(told.what, task, told.seeds, told.out, told.device, told.data, told.json, told.first, told.minutes)
     said = json.loads((told.file or told.json).read_text())
     print(table(said))
     if told.plot:

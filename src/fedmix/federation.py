@@ -334,6 +334,8 @@ def _check(data: FederatedData, objective: Objective, training: Training, exchan
         (exchange or Exchange()).check(data.clients.sizes)
     if exchange is not None and needs.means is None:
         raise BadInput("an exchange was given, but this objective uses no means; leave it out, or use FedMix or NaiveMix")
+    if exchange is not None and exchange.secure:
+        raise BadInput("exchange.secure hides means from the server of a federation on Flower, and here is none; leave it out")
     if exchange is not None and exchange.split == "class" and data.classes is None:
         raise BadInput(f"exchange.split='class' needs classes, and {data.name} is a regression; use split='random'")
     if needs.means and needs.layer and exchange is not None and (exchange.source == "noise" or exchange.wait):

@@ -7,9 +7,9 @@ import numpy as np
 
 from fedmix.audit.differencing import Differencing
 from fedmix.audit.grid import Cell, Grid
-from fedmix.audit.rates import most_to_show
+from fedmix.audit.rates import Rates, false_alarms_at_most, most_to_show
 
-AT_CHANCE = 0.55  # an AUC up to that is taken for a guess
+AT_CHANCE = 0.55  # an AUC whose upper limit is that is taken for a guess
 CERTAIN = 0.999  # and one from that on for certainty
 RECOGNISED = 20.0  # dB, from which a recovered picture shows what it is
 
@@ -26,7 +26,7 @@ class Finding(NamedTuple):
 def findings(cells: Sequence[Cell], grid: Grid) -> list[Finding]:
     """One finding for each attack."""
     return [
-        _membership(cells),
+        _membership(cells, grid),
         _neighbours(cells, grid),
         _pictures(cells),
         _labels(cells),
@@ -56,21 +56,30 @@ def _stopped(cells: Sequence[Cell], test: Callable[[Cell], bool], what: str) -> 
     return f"Left it at {what}, of the settings tried: {'; '.join(passed)}."
 
 
-def _membership(cells: Sequence[Cell]) -> Finding:
+def _guessed(*attackers: Rates) -> bool:
+    return max(r.auc_high for r in attackers) <= AT_CHANCE
+
+
+def _membership(cells: Sequence[Cell], grid: Grid) -> Finding:
     def told(cell: Cell) -> str:
         best = max((cell.server, cell.client), key=lambda r: r.auc)
-        return f"AUC {best.auc:.2f}, {best.tpr:.0%} of the samples found at one false alarm in a thousand"
+        return (
+            f"AUC {best.auc:.2f} ({best.auc_low:.2f} to {best.auc_high:.2f}), and {best.tpr:.0%} ({best.tpr_low:.0%} to "
+            f"{best.tpr_high:.0%}) of the samples found at one false alarm in a thousand"
+        )
 
     first = cells[0].server
-    few = "" if first.others >= 1000 else " With fewer than 1,000 others, no false alarm was allowed at all."
-    widest = max(cell.server.auc_high - cell.server.auc_low for cell in cells) / 2
+    few = "one in a thousand of them was" if first.others >= 1000 else "as there were fewer than 1,000, none of them was"
+    alarms = false_alarms_at_most(first.others, grid.confidence)
     return Finding(
         "Was this sample among those averaged?",
         "To an attacker who knows how such pictures are distributed, but not the other samples: "
         f"{_at_ends(cells, told)}. An AUC of 0.5 is a coin, 1 is certainty.",
-        f"{first.members} members and {first.others} others; the 95 % interval of an AUC is at most ± {widest:.3f}.{few}",
+        f"{first.members} members and {first.others} others. In brackets are intervals so wide that all of this audit hold at "
+        f"once with 95 % confidence. To be found, a sample had to score higher than the others do: {few} mistaken, which shows "
+        f"a rate of false alarms of at most {alarms:.1%}.",
         "A larger M and noise make it harder; noise with a bound on samples (--clip) bounds every such attack. "
-        + _stopped(cells, lambda c: max(r.auc for r in (c.server, c.client, c.together)) <= AT_CHANCE, f"AUC ≤ {AT_CHANCE}"),
+        + _stopped(cells, lambda c: _guessed(c.server, c.client, c.together), f"AUC ≤ {AT_CHANCE}"),
     )
 
 
@@ -91,14 +100,14 @@ def _neighbours(cells: Sequence[Cell], grid: Grid) -> Finding:
         said.append(f"Never above a proven ε; nearest to it at {named(near)}, where ε ≥ {near.neighbours.epsilon:.2f} was shown.")
     else:
         said.append("No setting tried has a proven ε.")
-    most = most_to_show(grid.trials // 2, grid.delta)
+    most = most_to_show(grid.trials // 2, grid.delta, grid.confidence)
     return Finding(
         "Which of two samples was it, to who knows all the others?",
         " ".join(said),
-        f"{grid.trials:,} releases of each of the two. ε shown is a lower bound at 95 % confidence, with δ = {grid.delta:g}; "
-        f"so many trials can show {most:.1f} at most.",
+        f"{grid.trials:,} releases of each of the two at each setting. The ε shown are lower bounds, with δ = {grid.delta:g}, "
+        f"that hold for all {len(cells)} settings at once with 95 % confidence; so many trials can show {most:.1f} at most.",
         "Noise on inputs and labels with a bound on both (--sigma or --epsilon, with --clip). "
-        + _stopped(cells, lambda c: c.neighbours.rates.auc <= AT_CHANCE, f"AUC ≤ {AT_CHANCE}"),
+        + _stopped(cells, lambda c: _guessed(c.neighbours.rates), f"AUC ≤ {AT_CHANCE}"),
     )
 
 

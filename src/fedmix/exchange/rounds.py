@@ -123,7 +123,7 @@ class MeanExchange:
         rng = stream(self.seed, "shuffle", self.version)
         if self.how.source == "own":
             return build(self.releases, 1, rng)
-        pool = build(self.releases, self.how.average, rng)
+        pool = build(self.releases, 1 if self.how.secure else self.how.average, rng)  # sums come averaged
         if self.how.source == "noise":
             labels = torch.full_like(pool.y, 1 / data.outputs if data.classes else 0.0)
             return Pool(data.transform.noise(tuple(pool.x.shape), rng), labels, pool.owners)

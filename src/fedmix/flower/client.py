@@ -19,10 +19,10 @@ from fedmix.batches import Received, Resident
 from fedmix.data.federated import FederatedData
 from fedmix.engines import Sequential, Work
 from fedmix.errors import BadInput, ClientFailure, FedmixError
-from fedmix.exchange import Means, release
+from fedmix.exchange import Exchange, Means, release
 from fedmix.exchange.pool import to_shares
 from fedmix.federation import device_named
-from fedmix.flower import wire
+from fedmix.flower import secure, wire
 from fedmix.flower.policy import Policy
 from fedmix.flower.task import Task
 from fedmix.kernels.precision import arithmetic
@@ -43,7 +43,9 @@ def client_app(task: Task) -> ClientApp:
     def answer(act: Callable[[Party, RecordDict, Context], RecordDict]) -> Callable[[Message, Context], Message]:
         def handle(message: Message, context: Context) -> Message:
             try:
-                content = act(Party.of(task, context), message.content, context)
+                party = Party.of(task, context)
+                asked = message.content
+                content = add_mean(party, message, context) if secure.asks(asked) else act(party, asked, context)
             except ClientFailure as failure:  # whose sentence describes samples
                 log.error("%s", failure)
                 content = wire.refusal(f"its local update failed at step {failure.step}; its own log says why")
@@ -120,6 +122,8 @@ def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
     agreed = party.task.exchange
     if agreed is None:
         raise BadInput("this objective uses no means, so none are let out")
+    if agreed.secure:
+        raise BadInput("means are let out in sums only, for exchange.secure is set")
     how = party.policy.applied(agreed, party.client, party.samples)
     presence = party.presence
     if party.task.objective.needs.layer:
@@ -128,18 +132,36 @@ def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
         question = json.dumps([presence.digest, asdict(party.policy)])
     about, answer = f"about {question}", f"means {question}"
     if about not in context.state:
-        data = party.data
-        means = release(
-            party.client, data.x, data.targets(torch.from_numpy(np.ascontiguousarray(data.y))), how, _encoder(party, asked),
-            stream(party.task.experiment.seed, "split", party.client, _first_epoch(presence.digest, asked, context)),
-            np.random.default_rng(secrets.randbits(128)),  # a server that knew the noise could take it off
-        )  # fmt: skip
-        if means and data.classes is not None and agreed.clip is None and how.clip is not None:
+        means = _release(party, how, _encoder(party, asked), _first_epoch(presence.digest, asked, context))
+        if means and party.data.classes is not None and agreed.clip is None and how.clip is not None:
             means = means._replace(y=to_shares(means.y))  # the server expects shares, since it asked for no clipping
         m = how.group_size(party.client, party.samples) if means else 0
         context.state[answer] = wire.pack(means._asdict() if means else {})
         context.state[about] = presence.content(m=m, noise=float(how.noise))
     return RecordDict({"about": context.state[about], "means": context.state[answer]})
+
+
+def add_mean(party: Party, message: Message, context: Context) -> RecordDict:
+    """Take a step towards a sum over clients, to which this one adds its mean, hidden from everybody."""
+    agreed = party.task.exchange
+    if agreed is None or not agreed.secure:
+        raise BadInput("a sum was asked for, and exchange.secure is not set")
+    how = party.policy.applied(agreed, party.client, party.samples)
+
+    def mean() -> list[Any]:
+        means = _release(party, how, party.data.units)
+        if means is None:
+            raise BadInput("it is below the cut-off and adds nothing to a sum")
+        return [part[0].numpy() for part in means]
+
+    return secure.take_step(message, context, agreed, mean)
+
+
+def _release(party: Party, how: Exchange, encode: Callable[[Any], Tensor], epoch: int = 0) -> Means | None:
+    data, y = party.data, party.data.targets(torch.from_numpy(np.ascontiguousarray(party.data.y)))
+    grouping = stream(party.task.experiment.seed, "split", party.client, epoch)
+    noise = np.random.default_rng(secrets.randbits(128))  # a server that knew the noise could take it off
+    return release(party.client, data.x, y, how, encode, grouping, noise)
 
 
 def _new_round(party: Party, asked: RecordDict, context: Context) -> int:

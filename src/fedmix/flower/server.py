@@ -17,9 +17,9 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedmix.errors import BadInput, FedmixError
-from fedmix.exchange import MeanExchange, Means, Releases, Traffic
+from fedmix.exchange import MeanExchange, Means, Releases, Traffic, split_at_random
 from fedmix.federation import Rounds, device_named
-from fedmix.flower import wire
+from fedmix.flower import secure, wire
 from fedmix.flower.post import POLL_SECONDS, Post, content_of
 from fedmix.flower.roster import Roster, TooFew
 from fedmix.flower.settings import Settings
@@ -180,7 +180,9 @@ class Remote(Rounds):
             self.exchange.changed([client])
 
     def _has_sent(self, client: int) -> bool:
-        return self.exchange is not None and self.exchange.releases is not None and client in self.exchange.releases.owner
+        if self.exchange is None or self.exchange.releases is None:
+            return False
+        return bool(self.exchange.sent[client]) if self.exchange.how.secure else client in self.exchange.releases.owner
 
     # The exchange
 
@@ -188,16 +190,17 @@ class Remote(Rounds):
         """Have those clients send means that are due, and pool them."""
         layer, here = self.needs.layer, sorted(self.roster.node)
         waits = len(exchange.pending) / self.settings.clients < exchange.how.wait
-        due = [k for k in here if layer or not self.settled[k] or (k in exchange.pending and not waits)]
+        again = frozenset() if waits or exchange.how.secure else exchange.pending
+        due = [k for k in here if layer or not self.settled[k] or k in again]
         if layer:
             self._traffic += Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * len(due))
         settled, pending = self.settled.copy(), exchange.pending
-        sent, done = self._collect_means(exchange, due)
+        sent, done = (self._collect_sums if exchange.how.secure else self._collect_means)(exchange, due)
         if layer:
             done = list(range(self.settings.clients))  # states of an older encoder are of no use
         kept = [] if exchange.releases is None else [exchange.releases.without(np.array(done, np.int64))]
         count = sum(len(part.owner) for part in [*kept, *sent])
-        if count < exchange.how.average:
+        if count < (1 if exchange.how.secure else exchange.how.average):
             self.settled, exchange.pending = settled, pending  # so that everyone is asked again
             raise TooFew(
                 f"{count} means have been sent, and exchange.average={exchange.how.average} needs as many; lower it"
@@ -229,6 +232,36 @@ class Remote(Rounds):
                 done.append(k)
             except FedmixError as error:
                 self._reject(k, error)
+        return sent, done
+
+    def _collect_sums(self, exchange: MeanExchange, due: list[int]) -> tuple[list[Releases], list[int]]:
+        """Means over random groups of the clients that are due, one after the other, and the clients in them.
+
+        Where one fails, the others of its group are put into another. A mean of several has the first of them as its owner.
+        """
+        from fedmix.flower.sums import Group
+
+        how, (like, _), presence = exchange.how, self._plausible(exchange), self.roster.presence
+        shapes = [(1,), *(tuple(part.shape[1:]) for part in like)]  # the first is Flower's, for weights
+        rng, sent, done = stream(self.seed, "sums", self.round), list[Releases](), list[int]()
+        waiting = [k for k in due if presence[k].samples >= how.cutoff]
+        while len(waiting) >= how.average:
+            clients = [waiting[i] for i in sorted(split_at_random(len(waiting), how.average, rng)[0])]
+            at = {self.roster.node[k]: k for k in clients}
+            group = Group(self.post, self.settings.timeout, shapes)
+            mean = group.mean(list(at), how)
+            settled = clients if mean else [at[node] for node in group.refused]
+            self.settled[settled] = [presence[k].digest for k in settled]
+            if mean:
+                exchange.count(np.array(clients), min(presence[k].samples for k in clients))
+                self._traffic += Traffic(means_up=(2 * len(clients) - 1) * mean.bytes)  # each sends integers of 8 bytes
+                if all(float(part.abs().max()) <= secure.largest(how) for part in mean):
+                    sent.append(Releases(np.array([clients[0]]), *mean))
+                    done += clients
+                else:
+                    log.warning("the mean of clients %s is none, so that one of them broke the rules", clients)
+            failed = [] if mean else [at[node] for node in group.refused | group.failed]
+            waiting = [k for k in waiting if k not in (failed or clients)]
         return sent, done
 
     def _question(self, exchange: MeanExchange, client: int) -> RecordDict:

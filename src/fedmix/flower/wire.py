@@ -41,12 +41,12 @@ def unpack(content: RecordDict, part: str, shapes: Shapes, *, integers: Collecti
             f"its {part} lack {missing[0]!r}" if missing else f"its {part} hold {more[0]!r:.80}, which nobody asked for"
         )
     kinds = {name: np.int64 if name in integers else np.float32 for name in shapes}
-    return {name: _tensor(record[name], f"{part} {name!r}", shape, kinds[name]) for name, shape in shapes.items()}
+    return {name: read_array(record[name].data, f"{part} {name!r}", shape, kinds[name]) for name, shape in shapes.items()}
 
 
-def _tensor(array: Array, what: str, shape: tuple[int, ...], kind: type[np.generic] = np.float32) -> Tensor:
+def read_array(data: bytes, what: str, shape: tuple[int, ...], kind: type[np.generic]) -> Tensor:
     """Its header is read before anything is allocated: a few bytes may claim to be an array of any size."""
-    stream = BytesIO(array.data)
+    stream = BytesIO(data)
     try:
         version = np.lib.format.read_magic(stream)
         if version != (1, 0):
@@ -62,7 +62,7 @@ def _tensor(array: Array, what: str, shape: tuple[int, ...], kind: type[np.gener
         raise Rejected(f"its {what} have shape {said!s:.80} instead of {shape}".replace("-1", "any"))
     if dtype != kind or fortran:
         raise Rejected(f"its {what} are {dtype} instead of {kind.__name__}, in C order")
-    values = memoryview(array.data)[stream.tell() :]
+    values = memoryview(data)[stream.tell() :]
     if len(values) != dtype.itemsize * math.prod(said):
         raise Rejected(f"its {what} are {len(values)} bytes long instead of {dtype.itemsize * math.prod(said)}")
     tensor = torch.from_numpy(np.frombuffer(values, kind).reshape(said).copy())

@@ -80,7 +80,7 @@ def test_masks_use_every_bit_of_a_key() -> None:
 
 def test_who_lets_nothing_out_is_left_out_and_asked_once(tmp_path: Any) -> None:
     (tmp_path / "none.toml").write_text("share_means = false\n")
-    real, nodes = federated(light(exchange=HOW), client_2={"policy": str(tmp_path / "none.toml")})
+    real, nodes = federated(light(exchange=HOW | {"average": 3}), client_2={"policy": str(tmp_path / "none.toml")})
     list(real.run(2))
     assert real.exchange is not None
     assert real.exchange.sent.tolist() == [1, 1, 0, 1]
@@ -90,7 +90,7 @@ def test_who_lets_nothing_out_is_left_out_and_asked_once(tmp_path: Any) -> None:
 
 
 def test_a_group_that_loses_a_client_gives_no_sum_and_its_others_go_into_another() -> None:
-    real, nodes = federated(light(exchange=HOW))
+    real, nodes = federated(light(exchange=HOW | {"average": 3}))
     lost: list[Message] = []
 
     def silent(message: Message, reply: Message) -> Message | None:

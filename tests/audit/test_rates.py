@@ -72,13 +72,12 @@ def test_scores_that_are_low_for_members_show_epsilon_too() -> None:
 def test_intervals_hold_at_once() -> None:
     """30 attackers who only guess: their intervals all hold 0.5 in 95 % of audits; with 95 % each, in few (0.95^30 = 21 %)."""
     rng, count = np.random.default_rng(3), 30
-    together, alone = (
-        np.mean([
-            all(r.auc_low < 0.5 < r.auc_high for r in (rates(*rng.standard_normal((2, 200)), level) for _ in range(count)))
-            for _ in range(30)
-        ])
-        for level in (1 - (1 - CONFIDENCE) / count, CONFIDENCE)
-    )  # fmt: skip
+
+    def all_hold(level: float) -> bool:
+        found = [rates(rng.standard_normal(200), rng.standard_normal(200), level) for _ in range(count)]
+        return all(r.auc_low < 0.5 < r.auc_high for r in found)
+
+    together, alone = (np.mean([all_hold(level) for _ in range(30)]) for level in (1 - (1 - CONFIDENCE) / count, CONFIDENCE))
     assert together > 0.8
     assert alone < 0.5
     grid = Grid(sizes=(1, "all"), noises=(Noise(0.0), Noise(0.1)))

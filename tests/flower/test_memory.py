@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -57,27 +58,18 @@ def memory(pid: int) -> Iterator[bytes]:
                     yield file.read(end - start)
 
 
-def found_in(block: bytes, mean: Array) -> bool:
-    """A mean in float32 or float64, or as the integers that the protocol would mask, each of which may be rounded either way."""
-    if mean.tobytes() in block or mean.astype(np.float64).tobytes() in block:
-        return True
+def signs(mean: Array) -> list[bytes]:
+    """What shows a mean: its values in float32 and float64, or the first as the integers that are masked, rounded either way."""
     bound = largest(Exchange(**HOW))
-    numbers = (mean.astype(np.float64) + bound) * QUANTA / (2 * bound)
-    for kind in (np.int32, np.int64):
-        size = np.dtype(kind).itemsize
-        for offset in range(size):
-            values = np.frombuffer(block, kind, (len(block) - offset) // size, offset)
-            at = np.flatnonzero(np.abs(values[: len(values) - len(mean) + 1] - numbers[0]) < 1)
-            if any((np.abs(values[i : i + len(mean)] - numbers) < 1).all() for i in at):
-                return True
-    return False
+    whole = np.floor((mean[:3].astype(np.float64) + bound) * QUANTA / (2 * bound)).astype(np.int64)
+    return [mean.tobytes(), mean.astype(np.float64).tobytes(), *((whole + up).tobytes() for up in product((0, 1), repeat=3))]
 
 
 def seen(tmp_path: Path, **more: Any) -> tuple[list[bool], list[bool], Federated]:
     """Whether each client's mean was ever in the memory of the SuperLink and the ServerApp, or in their files at the end."""
     with Link(tmp_path / "link", env={"OMP_NUM_THREADS": "1"}) as link:
         federation = Federated(tmp_path, link, **{f"exchange.{key}": value for key, value in (HOW | more).items()}, rounds=2)
-        own = means(federation)
+        own = [signs(mean) for mean in means(federation)]
         for client in range(CLIENTS):
             federation.node(client)
         federation.run()
@@ -85,18 +77,26 @@ def seen(tmp_path: Path, **more: Any) -> tuple[list[bool], list[bool], Federated
         while link.processes["run"].poll() is None:
             for pid in family(link.processes["superlink"].pid):
                 for block in memory(pid):
-                    held = [before or found_in(block, mean) for before, mean in zip(held, own, strict=True)]
+                    held = [before or any(sign in block for sign in mean) for before, mean in zip(held, own, strict=True)]
             looks += 1
         federation.finish()
         print(f"looked {looks} times")
     files = [path.read_bytes() for folder in (link.folder, federation.run_folder) for path in folder.rglob("*") if path.is_file()]
-    return held, [any(found_in(content, mean) for content in files) for mean in own], federation
+    return held, [any(sign in content for sign in mean for content in files) for mean in own], federation
 
 
 def test_without_it_every_mean_is_found(tmp_path: Path) -> None:
     held, kept, _ = seen(tmp_path)
     assert held == [True] * CLIENTS
     assert kept == [True] * CLIENTS
+
+
+def test_signs() -> None:
+    """By hand: 0.5, 1 and 0 within ±4 are 4.5, 5 and 4 eighths of 2^22."""
+    found = signs(np.array([0.5, 1.0, 0.0, 0.25], np.float32))
+    eighth = 2**19
+    for integers in ((9 * eighth // 2, 5 * eighth, 4 * eighth), (9 * eighth // 2 + 1, 5 * eighth, 4 * eighth + 1)):
+        assert np.array(integers, np.int64).tobytes() in found
 
 
 def test_with_it_none_is(tmp_path: Path) -> None:

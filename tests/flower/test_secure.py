@@ -45,8 +45,12 @@ def values(content: RecordDict) -> list[np.ndarray[Any, Any]]:
 def test_the_pool_holds_means_of_groups_and_no_message_a_clients_own() -> None:
     real, nodes = federated(light(exchange=HOW))
     seen: list[Message] = []
-    for client in range(4):
-        nodes.tamper[client] = lambda _, reply: seen.append(reply) or reply
+
+    def looked_at(_: Message, reply: Message) -> Message:
+        seen.append(reply)
+        return reply
+
+    nodes.tamper = dict.fromkeys(range(4), looked_at)
     [first, *_] = real.run(2)
     assert real.exchange is not None
     assert real.exchange.pool is not None

@@ -37,8 +37,12 @@ def findings(cells: Sequence[Cell], grid: Grid) -> list[Finding]:
 
 def named(cell: Cell) -> str:
     """A setting in words."""
+    return f"M = {cell.m}, {_noise(cell)}"
+
+
+def _noise(cell: Cell) -> str:
     noise = f"σ = {cell.how.noise:.3g}" if cell.how.noise else "no noise"
-    return f"M = {cell.m}, {noise}" + (f" (ε = {cell.guarantee.epsilon:.3g})" if cell.guarantee else "")
+    return noise + (f" (ε = {cell.guarantee.epsilon:.3g})" if cell.guarantee else "")
 
 
 def _at_ends(cells: Sequence[Cell], told: Callable[[Cell], str]) -> str:
@@ -50,10 +54,13 @@ def _at_ends(cells: Sequence[Cell], told: Callable[[Cell], str]) -> str:
 
 def _stopped(cells: Sequence[Cell], test: Callable[[Cell], bool], what: str) -> str:
     """The settings in which an attack got no further than that."""
-    passed = [named(cell) for cell in cells if test(cell)]
+    passed: dict[str, list[str]] = {}
+    for cell in filter(test, cells):
+        passed.setdefault(_noise(cell), []).append(str(cell.m))
     if not passed:
         return f"None of the settings tried left it at {what}."
-    return f"Left it at {what}, of the settings tried: {'; '.join(passed)}."
+    listed = "; ".join(f"M = {', '.join(sizes)} with {noise}" for noise, sizes in passed.items())
+    return f"Left it at {what}, of the settings tried: {listed}."
 
 
 def _guessed(*attackers: Rates) -> bool:

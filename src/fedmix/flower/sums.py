@@ -24,7 +24,7 @@ from fedmix.flower.wire import Rejected
 
 Shape = tuple[int, ...]
 log = logging.getLogger("fedmix.flower")
-secaggplus_workflow.pseudo_rand_gen = masks  # as the clients do
+secaggplus_workflow.pseudo_rand_gen = masks  # type: ignore[attr-defined,assignment] # as the clients do
 
 
 class Group:

@@ -184,22 +184,22 @@ def draw(said: dict[str, Any], path: Path) -> None:
         return float(np.mean([r["gain"] for r in by[key]]))
 
     for panel, m in zip(panels, GROUPS, strict=True):
-        for average, marker in zip(AVERAGES, "os^", strict=True):
-            known = [e for e in EPSILONS if ("fedmix", "calibrated", str(m), average, e) in by]
-            scores = [mean(("fedmix", "calibrated", str(m), average, e)) for e in known]
-            panel.plot(known, scores, marker=marker, label=f"FedMix, m = {average}")
+        drawn = [("fedmix", average, marker, f"FedMix, m = {average}") for average, marker in zip(AVERAGES, "os^", strict=True)]
+        for algorithm, average, marker, label in [*drawn, ("naivemix", 1, "v", "NaiveMix, m = 1")]:
+            known = [e for e in EPSILONS if (algorithm, "calibrated", str(m), average, e) in by]
+            panel.plot(known, [mean((algorithm, "calibrated", str(m), average, e)) for e in known], marker=marker, label=label)
         for key, label, style in (
             (("fedmix", "as in the paper", str(m), 1, 0.0), "FedMix, no noise", "-"),
-            (("fedmix", "random means", "", 0, 0.0), "FedMix, random means", ":"),
+            (("fedmix", "random means", "", 0, 0.0), "random means", ":"),
             (("fedavg", "fedavg", "", 0, 0.0), "FedAvg", "--"),
         ):
             if key in by:
                 panel.axhline(mean(key), color="black", linewidth=1, linestyle=style, label=label)
         panel.set_xscale("log", base=2)
         panel.set_xticks(EPSILONS, [f"{e:g}" for e in EPSILONS])
-        panel.set(title=f"M_k = {m}", xlabel=f"ε (δ = {said['delta']:g}, one sample replaced)")
-    panels[0].set_ylabel("test accuracy, points")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+        panel.set(title=f"$M_k$ = {m}", xlabel=f"ε (δ = {said['delta']:g}, one sample replaced)")
+    panels[0].set_ylabel("test accuracy, points more\nthan with random means")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, frameon=False, fontsize=8)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 

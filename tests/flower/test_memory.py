@@ -18,6 +18,7 @@ from tests.flower.processes import CLIENTS, Federated
 
 pytestmark = pytest.mark.federation
 HOW: dict[str, Any] = {"m": "all", "average": 2, "clip": 4.0}
+PAGE = 4096
 Array = np.ndarray[Any, Any]
 
 
@@ -47,7 +48,7 @@ def family(pid: int) -> list[int]:
 
 
 def memory(pid: int) -> Iterator[bytes]:
-    """What a process may have written, a mapping at a time."""
+    """What a process has written, a mapping at a time, without pages of zeros."""
     with contextlib.suppress(OSError), Path(f"/proc/{pid}/mem").open("rb", buffering=0) as file:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             where, kind = line.split()[:2]
@@ -55,7 +56,8 @@ def memory(pid: int) -> Iterator[bytes]:
             if kind.startswith("rw"):
                 with contextlib.suppress(OSError):
                     file.seek(start)
-                    yield file.read(end - start)
+                    pages = np.frombuffer(file.read(end - start), np.uint64).reshape(-1, PAGE // 8)
+                    yield pages[pages.any(1)].tobytes()
 
 
 def signs(mean: Array) -> list[bytes]:

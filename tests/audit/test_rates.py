@@ -77,7 +77,7 @@ def test_intervals_hold_at_once() -> None:
         found = [rates(rng.standard_normal(200), rng.standard_normal(200), level) for _ in range(count)]
         return all(r.auc_low < 0.5 < r.auc_high for r in found)
 
-    together, alone = (np.mean([all_hold(level) for _ in range(30)]) for level in (1 - (1 - CONFIDENCE) / count, CONFIDENCE))
+    together, alone = (np.mean([all_hold(level) for _ in range(20)]) for level in (1 - (1 - CONFIDENCE) / count, CONFIDENCE))
     assert together > 0.8
     assert alone < 0.5
     grid = Grid(sizes=(1, "all"), noises=(Noise(0.0), Noise(0.1)))

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -60,31 +59,41 @@ def memory(pid: int) -> Iterator[bytes]:
                     yield pages[pages.any(1)].tobytes()
 
 
-def signs(mean: Array) -> list[bytes]:
-    """What shows a mean: its values in float32 and float64, or the first as the integers that are masked, rounded either way."""
+def found_in(block: bytes, mean: Array) -> bool:
+    """A mean's values in float32 or float64, or the first three as the integers that are masked, each rounded up or down."""
+    if mean.tobytes() in block or mean.astype(np.float64).tobytes() in block:
+        return True
     bound = largest(Exchange(**HOW))
     whole = np.floor((mean[:3].astype(np.float64) + bound) * QUANTA / (2 * bound)).astype(np.int64)
-    return [mean.tobytes(), mean.astype(np.float64).tobytes(), *((whole + up).tobytes() for up in product((0, 1), repeat=3))]
+    for first in (whole[0].tobytes(), (whole[0] + 1).tobytes()):
+        at = block.find(first)
+        while at >= 0:
+            there = np.frombuffer(block[at : at + 24].ljust(24), np.int64)
+            if np.isin(there - whole, (0, 1)).all():
+                return True
+            at = block.find(first, at + 1)
+    return False
 
 
 def seen(tmp_path: Path, **more: Any) -> tuple[list[bool], list[bool], Federated]:
     """Whether each client's mean was ever in the memory of the SuperLink and the ServerApp, or in their files at the end."""
     with Link(tmp_path / "link", env={"OMP_NUM_THREADS": "1"}) as link:
         federation = Federated(tmp_path, link, **{f"exchange.{key}": value for key, value in (HOW | more).items()}, rounds=2)
-        own = [signs(mean) for mean in means(federation)]
+        own = means(federation)
         for client in range(CLIENTS):
             federation.node(client)
         federation.run()
-        held, looks = [False] * CLIENTS, 0
+        held, looks, read = [False] * CLIENTS, 0, 0
         while link.processes["run"].poll() is None:
             for pid in family(link.processes["superlink"].pid):
                 for block in memory(pid):
-                    held = [before or any(sign in block for sign in mean) for before, mean in zip(held, own, strict=True)]
+                    read += len(block)
+                    held = [before or found_in(block, mean) for before, mean in zip(held, own, strict=True)]
             looks += 1
         federation.finish()
-        print(f"looked {looks} times")
+        print(f"looked {looks} times, at {read / 1e9:.1f} GB")
     files = [path.read_bytes() for folder in (link.folder, federation.run_folder) for path in folder.rglob("*") if path.is_file()]
-    return held, [any(sign in content for sign in mean for content in files) for mean in own], federation
+    return held, [any(found_in(content, mean) for content in files) for mean in own], federation
 
 
 def test_without_it_every_mean_is_found(tmp_path: Path) -> None:
@@ -93,12 +102,14 @@ def test_without_it_every_mean_is_found(tmp_path: Path) -> None:
     assert kept == [True] * CLIENTS
 
 
-def test_signs() -> None:
-    """By hand: 0.5, 1 and 0 within ±4 are 4.5, 5 and 4 eighths of 2^22."""
-    found = signs(np.array([0.5, 1.0, 0.0, 0.25], np.float32))
-    eighth = 2**19
-    for integers in ((9 * eighth // 2, 5 * eighth, 4 * eighth), (9 * eighth // 2 + 1, 5 * eighth, 4 * eighth + 1)):
-        assert np.array(integers, np.int64).tobytes() in found
+def test_what_is_looked_for_is_found() -> None:
+    """By hand: 0.5, 1 and 0.25 within ±4 are 9, 10 and 8.5 sixteenths of 2^22."""
+    mean, sixteenth = np.array([0.5, 1.0, 0.25], np.float32), 2**18
+    masked = np.array([9 * sixteenth + 1, 10 * sixteenth, 17 * sixteenth // 2], np.int64)
+    for there in (mean.tobytes(), mean.astype(np.float64).tobytes(), masked.tobytes()):
+        assert found_in(b"abc" + masked[:1].tobytes() + there + b"abc", mean)
+    assert not found_in(masked[:2].tobytes() + b"abc", mean)
+    assert not found_in((masked + 3).tobytes(), mean)
 
 
 def test_with_it_none_is(tmp_path: Path) -> None:

@@ -46,10 +46,10 @@ def _noise(cell: Cell) -> str:
 
 
 def _at_ends(cells: Sequence[Cell], told: Callable[[Cell], str]) -> str:
-    """What is told of the first and the last M, with the least noise."""
+    """What is told of the first and the last M, with the least noise, a line each."""
     least = {cell.m: cell for cell in sorted(cells, key=lambda c: -c.how.noise)}
     ends = dict.fromkeys((cells[0].m, cells[-1].m))
-    return "; ".join(f"{named(least[m])}: {told(least[m])}" for m in ends)
+    return "".join(f"\n• {named(least[m])}: {told(least[m])}" for m in ends)
 
 
 def _stopped(cells: Sequence[Cell], test: Callable[[Cell], bool], what: str) -> str:
@@ -80,8 +80,8 @@ def _membership(cells: Sequence[Cell], grid: Grid) -> Finding:
     alarms = false_alarms_at_most(first.others, grid.confidence)
     return Finding(
         "Was this sample among those averaged?",
-        "To an attacker who knows how such pictures are distributed, but not the other samples: "
-        f"{_at_ends(cells, told)}. An AUC of 0.5 is a coin, 1 is certainty.",
+        "To an attacker who knows how such pictures are distributed, but not the other samples (an AUC of 0.5 is a coin, 1 is "
+        f"certainty):{_at_ends(cells, told)}",
         f"{first.members} members and {first.others} others. In brackets are intervals so wide that all of this audit hold at "
         f"once with 95 % confidence. To be found, a sample had to score higher than the others do: {few} mistaken, which shows "
         f"a rate of false alarms of at most {alarms:.1%}.",
@@ -121,13 +121,13 @@ def _neighbours(cells: Sequence[Cell], grid: Grid) -> Finding:
 def _pictures(cells: Sequence[Cell]) -> Finding:
     def told(cell: Cell) -> str:
         r = cell.reconstruction
-        nearer = f"a blind guess is {r.blind.psnr - r.unseen.psnr:+.1f} dB nearer than the class's mean"
+        nearer = f"a blind guess is {round(r.blind.psnr - r.unseen.psnr, 1) + 0:+.1f} dB nearer than the class's mean"
         return f"{r.identified:.0%} of the samples named (by chance {r.chance:.0%}), and {nearer}"
 
     return Finding(
         "Which pictures are in a mean?",
-        f"To an attacker with a list of suspects, who must name those in the mean: {_at_ends(cells, told)}. Without noise, and "
-        "with fewer suspects than a picture has pixels, a mean decides on all of them, however large M is.",
+        "To an attacker with a list of suspects, who must name those in the mean (without noise, and with fewer suspects than a "
+        f"picture has pixels, a mean decides on all of them, however large M is):{_at_ends(cells, told)}",
         f"{cells[0].reconstruction.attempts} means at each setting, up to 300 false suspects beside the true ones.",
         "Noise; a larger M only against who has no list. "
         + _stopped(cells, lambda c: c.reconstruction.identified <= c.reconstruction.chance + 0.05, "chance, by 5 points"),
@@ -163,7 +163,7 @@ def _owners(cells: Sequence[Cell], grid: Grid) -> Finding:
 
     return Finding(
         "Whose mean is it?",
-        f"The server knows, since uploads have senders. A client links entries of the shuffled pool: {_at_ends(cells, told)}.",
+        f"The server knows, since uploads have senders. A client links entries of the shuffled pool:{_at_ends(cells, told)}",
         f"{cells[0].linking.entries:.0f} entries, or all there are, at each setting and seed.",
         "Clients that are alike; averaging by the server helps, and so does noise on labels. "
         + _stopped(cells, lambda c: max(c.linking.labels, c.linking.samples) <= 2 * c.linking.chance, "twice the chance or less"),
@@ -186,7 +186,7 @@ def _changes(cells: Sequence[Cell]) -> Finding:
     safe = sum(d.client < RECOGNISED for d in both)
     return Finding(
         "What changed between two refreshes?",
-        f"One sample of a client is replaced, and the difference of the sums shows it: {_at_ends(cells, told)}.",
+        f"One sample of a client is replaced, and the difference of the sums shows it:{_at_ends(cells, told)}",
         f"Medians over {both[0].victims} victims. Waiting for {both[0].changed} clients to change and averaging by "
         f"{both[0].average} together kept a client below {RECOGNISED:.0f} dB in {safe} of {len(cells)} settings.",
         "Against clients, waiting and averaging together; against the server neither, only noise on every release. "

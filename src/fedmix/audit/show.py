@@ -89,7 +89,7 @@ def _linked(cell: Cell) -> tuple[str, ...]:
 
 def _changed(cell: Cell) -> tuple[str, ...]:
     unseen = float(np.mean([d.unseen for d in cell.differencing]))
-    return tuple(f"{psnr:.0f}" for psnr in (cell.differencing[0].server, *(d.client for d in cell.differencing), unseen))
+    return tuple(str(round(psnr)) for psnr in (cell.differencing[0].server, *(d.client for d in cell.differencing), unseen))
 
 
 def terminal(cells: Sequence[Cell], grid: Grid) -> "Group":

@@ -30,6 +30,7 @@ from fedmix.models.functional import Model
 from fedmix.plan import draw_plan
 from fedmix.rng import stream
 
+MOST_EPOCHS = 1 << 32  # of a client's data
 log = logging.getLogger("fedmix.flower")
 
 
@@ -166,9 +167,7 @@ def _release(party: Party, how: Exchange, encode: Callable[[Any], Tensor], epoch
 
 def _new_round(party: Party, asked: RecordDict, context: Context) -> int:
     """The round of a question about hidden states: the last one answered, or one after it, which takes its place."""
-    round_, rounds = int(wire.said(asked, "round", int)), party.task.experiment.rounds
-    if not 0 <= round_ < rounds:
-        raise BadInput(f"means were asked for round {round_}, and there are rounds 0..{rounds - 1}")
+    round_ = _round(party, asked)
     before = context.state.get("answered")
     last = before["round"] if isinstance(before, ConfigRecord) else -1
     assert isinstance(last, int)
@@ -181,12 +180,21 @@ def _new_round(party: Party, asked: RecordDict, context: Context) -> int:
     return round_
 
 
+def _round(party: Party, asked: RecordDict) -> int:
+    round_, rounds = int(wire.said(asked, "round", int)), party.task.experiment.rounds
+    if not 0 <= round_ < rounds:
+        raise BadInput(f"it was asked for round {round_}, and there are rounds 0..{rounds - 1}")
+    return round_
+
+
 def _first_epoch(digest: int, asked: RecordDict, context: Context) -> int:
     """The server's number for these data, by which they are grouped: the first that it gave, so that groups stay the same."""
     known = context.state.get("epochs")
     epochs = dict(known) if isinstance(known, ConfigRecord) else {}
     epoch = epochs.setdefault(str(digest), wire.said(asked, "epoch", int))
     assert isinstance(epoch, int)
+    if not 0 <= epoch < MOST_EPOCHS:
+        raise BadInput(f"means were asked for epoch {epoch} of the data, which is no count")
     context.state["epochs"] = ConfigRecord(epochs)
     return epoch
 
@@ -208,14 +216,14 @@ def _encoder(party: Party, asked: RecordDict) -> Callable[[Any], Tensor]:
 
 def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
     """Train from the weights that came, with draws of (seed, round, client), and send the weights back."""
-    task, round_ = party.task, wire.said(asked, "round", int)
+    task, round_ = party.task, _round(party, asked)
     needs, training, seed = task.objective.needs, task.training, task.experiment.seed
     pool = entries = None
     if needs.means:
         version = wire.said(asked, "pool", int)
         if "pool" in asked:
-            wire.check_pool(asked, _like(party), entries=task.exchange is not None and task.exchange.exclude_own)
-            context.state["pool"] = asked["pool"]
+            own_entries = task.exchange is not None and task.exchange.exclude_own
+            context.state["pool"] = wire.pack(wire.read_pool(asked, _like(party), entries=own_entries))
             context.state["held"] = ConfigRecord({"version": version})
         held = context.state.get("held")
         if not isinstance(held, ConfigRecord) or held.get("version") != version:

@@ -78,11 +78,12 @@ class Group:
         for node in nodes:
             manager.register(GridClientProxy(node, cast(Grid, self), 0))
         context = LegacyContext(Context(0, 0, {}, RecordDict(), {}), client_manager=manager)
-        context.state[MAIN_CONFIGS_RECORD] = ConfigRecord({WorkflowKey.CURRENT_ROUND: 1})
+        context.state[MAIN_CONFIGS_RECORD] = ConfigRecord({WorkflowKey.CURRENT_ROUND: 0})
         context.state[MAIN_PARAMS_RECORD] = ArrayRecord()
         workflow = SecAggPlusWorkflow(
-            1.0, 1.0, max_weight=1.0, clipping_range=largest(how), quantization_range=QUANTA, modulus_range=MODULUS
-        )
+            num_shares=1.0, reconstruction_threshold=1.0, max_weight=1.0,
+            clipping_range=largest(how), quantization_range=QUANTA, modulus_range=MODULUS,
+        )  # fmt: skip
         try:
             workflow(cast(Grid, self), context)
         except Exception as error:  # Flower's own code, on what clients sent

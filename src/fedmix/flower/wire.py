@@ -167,8 +167,8 @@ def read_means(
     return Means(x, y)
 
 
-def check_pool(content: RecordDict, like: Means, *, entries: bool) -> None:
-    """Reject a pool that a client cannot draw from: means like `like`, and with `entries` those that are for this client."""
+def read_pool(content: RecordDict, like: Means, *, entries: bool) -> Params:
+    """A pool that a client can draw from: means like `like`, and with `entries` those that are for this client."""
     shapes: dict[str, tuple[int, ...]] = {"x": (-1, *like.x.shape[1:]), "y": (-1, *like.y.shape[1:])}
     pool = unpack(content, "pool", shapes | ({"entries": (-1,)} if entries else {}), integers=("entries",))
     if not 0 < len(pool["x"]) == len(pool["y"]):
@@ -177,6 +177,7 @@ def check_pool(content: RecordDict, like: Means, *, entries: bool) -> None:
         not len(pool["entries"]) or not 0 <= int(pool["entries"].min()) <= int(pool["entries"].max()) < len(pool["x"])
     ):
         raise Rejected(f"its entries are none, or not of a pool of {len(pool['x'])}")
+    return pool
 
 
 class Update(NamedTuple):

@@ -80,13 +80,13 @@ def measure(
 
     After `minutes` no further run begins.
     """
-    began = time.monotonic()
     records: list[dict[str, Any]] = known(name, task, to)
     done = [{k: r[k] for k in r if k not in RESULTS} for r in records]
     to.parent.mkdir(parents=True, exist_ok=True)
     todo = [(at | {"seed": seed}, spec) for seed in range(seeds) for at, spec in points(name, task, seed, root)]
     todo = sorted(todo, key=lambda point: _last(point[0]))
     todo = [(at, spec) for at, spec in todo if at not in done and not (first and _last(at)[0])]
+    began = time.monotonic()
     for left, (at, spec) in zip(range(len(todo), 0, -1), todo, strict=True):
         if time.monotonic() - began > 60 * minutes:
             print(f"{left} points are left; run the same again")
@@ -132,7 +132,7 @@ def grouped(records: list[dict[str, Any]]) -> dict[Key, list[dict[str, Any]]]:
     by: dict[Key, list[dict[str, Any]]] = defaultdict(list)
     for r in records:
         level = round(r["epsilon"], 2) if r["kind"] == "calibrated" else r.get("noise", 0.0)
-        control = controls["fedmix" if r["algorithm"] == "fedavg" else r["algorithm"], r["seed"]]
+        control = controls.get(("fedmix" if r["algorithm"] == "fedavg" else r["algorithm"], r["seed"]), np.nan)
         key = r["algorithm"], r["kind"], str(r.get("m", "")), r.get("average", 0), level
         by[key].append(r | {"gain": 100 * (r["accuracy"] - control)})
     return by

@@ -45,20 +45,8 @@ def test_keys_are_never_written_over(tmp_path: Path) -> None:
 
 
 def test_the_commands_refuse_in_one_sentence(tmp_path: Path) -> None:
-    said = subprocess.run(
-        [
-            str(Path(sys.executable).with_name("fedmix")),
-            "federation",
-            "run",
-            "digits",
-            "--algorithm",
-            "globalmix",
-            "--out",
-            str(tmp_path),
-        ],
-        capture_output=True,
-        text=True,
-    )
+    command = ["federation", "run", "digits", "--algorithm", "globalmix", "--out", str(tmp_path)]
+    said = subprocess.run([Path(sys.executable).with_name("fedmix"), *command], capture_output=True, text=True)
     assert said.returncode == 2
     assert said.stderr.startswith("fedmix: GlobalMix needs raw samples of other clients")
     assert not list(tmp_path.iterdir())

@@ -118,6 +118,7 @@ def test_too_few_means_are_asked_for_again() -> None:
     assert real.exchange is not None
     assert real.exchange.releases is not None
     assert len(real.exchange.releases.owner) == 5 + 2 + 7 + 3
+    assert real.exchange.sent.tolist() == [2, 2, 2, 2]  # the lost ones, too, have left their client
 
 
 def test_a_round_that_fails_leaves_nobody_settled() -> None:

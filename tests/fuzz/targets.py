@@ -18,6 +18,7 @@ from fedmix.data.owners import save_owners
 from fedmix.data.pictures import save_images
 from fedmix.errors import FedmixError
 from fedmix.experiment import Experiment
+from fedmix.flower.ledger import Ledger
 from fedmix.flower.policy import Policy
 from fedmix.presets import experiment
 from fedmix.report import load_runs, table
@@ -155,11 +156,16 @@ def policy(data: bytes) -> None:
     Policy.load(_file("policy.toml", data)).applied(Exchange(m=4), 0, 50)
 
 
+def releases(data: bytes) -> None:
+    """The counts of what left clients."""
+    Ledger(2, _file("releases.json", data))
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     f.__name__: f
     for f in (
         toml, setting, metrics, reported_toml, summary, clients, environment, gallery, steps, checkpoint, header, parquet, image,
-        policy,
+        policy, releases,
     )
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fedmix.errors import BadInput, FedmixError
 from fedmix.exchange import MeanExchange, Means, Releases, Traffic
 from fedmix.federation import Rounds, device_named
 from fedmix.flower import wire
+from fedmix.flower.ledger import Ledger
 from fedmix.flower.post import POLL_SECONDS, Post, content_of
 from fedmix.flower.roster import Roster, TooFew
 from fedmix.flower.settings import Settings
@@ -55,7 +57,7 @@ def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:
     settings = Settings.of(config)
     folder = folder_of(task, Path(settings.out))
     with writing(folder), _logging(folder / "federation.log"):
-        run = Run(task.experiment, folder, lambda: Remote(grid, task, settings, config))
+        run = Run(task.experiment, folder, lambda: Remote(grid, task, settings, config, folder / "releases.json"))
         try:
             return run.execute(lambda line: log.info("%s", json.dumps(line)), checkpoint_seconds=0.0)
         except Exception as error:
@@ -82,10 +84,13 @@ def _logging(path: Path) -> Iterator[None]:
 class Remote(Rounds):
     """The rounds of a federation whose clients are nodes of a Flower grid.
 
-    `settled` is, for each client, the digest of the data for which it was last asked for means; 0 if it never was.
+    `settled` is, for each client, the digest of the data for which it was last asked for means; 0 if it never was. `releases` is
+    the file that counts what has left clients; without one, that is known as long as the process lasts.
     """
 
-    def __init__(self, grid: Grid, task: Task, settings: Settings, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, grid: Grid, task: Task, settings: Settings, config: Mapping[str, Any], releases: Path | None = None
+    ) -> None:
         tests = replace(task.held_out(config), test_clients=None)
         training, seed = task.training, task.experiment.seed
         if training.clients_per_round > settings.clients:
@@ -97,6 +102,8 @@ class Remote(Rounds):
         self.settled = np.zeros(settings.clients, np.int64)
         self.rejected = 0
         self._traffic = Traffic()
+        self.ledger = Ledger(settings.clients, releases)
+        self._recall()
         self.post = Post(grid, settings.at_once)
         self.roster = Roster(self.post, settings.clients, settings.attempts, settings.join_timeout)
         self._welcome(self.roster.gather(settings.enough))
@@ -126,6 +133,15 @@ class Remote(Rounds):
                     raise
                 time.sleep(POLL_SECONDS)
         raise AssertionError
+
+    def _undo(self, before: Mapping[str, Any]) -> None:
+        super()._undo(before)
+        self._recall()
+
+    def _recall(self) -> None:
+        """What has left clients stays counted, in a round that failed and in a run that was stopped."""
+        if self.exchange:
+            self.exchange.count_at_least(self.ledger.sent, self.ledger.smallest)
 
     def _try_round(self) -> float:
         self._welcome(self.roster.call())
@@ -212,6 +228,12 @@ class Remote(Rounds):
 
     def _collect_means(self, exchange: MeanExchange, due: list[int]) -> tuple[list[Releases], list[int]]:
         """What the clients that are due send, and those of them for which it takes the place of what they sent before."""
+        if not due:
+            return [], []
+        agreed = exchange.how.smallest_group(np.array([self.roster.presence[k].samples for k in due]))
+        everyone = copy(exchange)
+        everyone.count(np.array(due), agreed)
+        self.ledger.write(everyone)
         contents = {self.roster.node[k]: self._question(exchange, k) for k in due}
         replies = self.post.ask("query.means", contents, self.settings.timeout)
         plausible = self._plausible(exchange)
@@ -219,6 +241,8 @@ class Remote(Rounds):
         for k in due:
             reply, presence = replies.get(self.roster.node[k]), self.roster.presence[k]
             content = content_of(reply, f"client {k}")
+            if reply is None:
+                exchange.count(np.array([k]), agreed)  # it may have left the client, too late
             if reply is None or reply.has_error():
                 continue  # it is asked again in the next round
             self.settled[k] = presence.digest
@@ -229,6 +253,7 @@ class Remote(Rounds):
                 done.append(k)
             except FedmixError as error:
                 self._reject(k, error)
+        self.ledger.write(exchange)
         return sent, done
 
     def _question(self, exchange: MeanExchange, client: int) -> RecordDict:
@@ -329,6 +354,7 @@ class Remote(Rounds):
         self.post.down += down
         if self.exchange:
             self.exchange.lost(range(self.settings.clients))
+        self._recall()
         self._welcome(list(self.roster.node))
 
 

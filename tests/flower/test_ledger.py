@@ -16,7 +16,7 @@ from fedmix.flower.server import folder_of, serve
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import light, remote, task
 
-PRIVATE = {"m": 4, "clip": 2.0, "noise": 1.0}
+PRIVATE: dict[str, Any] = {"m": 4, "clip": 2.0, "noise": 1.0}
 
 
 class Killed(BaseException):

@@ -115,7 +115,7 @@ def _federate(
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     app = write_app(work / "app", experiment, config)
-    keys = make_keys(work / "keys", ["localhost", "127.0.0.1"], clients) if tls else None
+    keys = make_keys(work / "keys", ["localhost"], clients) if tls else None
     lines = _Lines(folder / "metrics.jsonl")
     with Link(work, keys) as link:
         for client in range(clients):

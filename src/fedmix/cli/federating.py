@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -162,7 +163,7 @@ def _latest(folder: Path) -> str:
     """What the server last noticed."""
     log = folder / "federation.log"
     lines = log.read_text().splitlines() if log.is_file() else []
-    return lines[-1].split(" ", 3)[-1][:60] if lines else "waiting for clients"
+    return textwrap.shorten(lines[-1].split(" ", 3)[-1], 60, placeholder=" …") if lines else "waiting for clients"
 
 
 def _why(folder: Path, work: Path) -> str:

@@ -40,6 +40,7 @@ def test_a_run_folder_like_that_of_a_local_run(tmp_path: Path) -> None:
     assert lines[-1]["accuracy"] == summary["last"] == rounds[-1].metrics["accuracy"]
     assert (lines[-1]["bytes_up"], lines[-1]["bytes_down"]) == (reference.traffic.up, reference.traffic.down)
     assert json.loads((folder / "clients.json").read_text()) == {"classes": None, "sizes": list(SIZES), "counts": []}
+    assert json.loads((folder / "environment.json").read_text())["command"] == "flwr run"  # and not Flower's own, with its token
     said = (folder / "federation.log").read_text()
     assert "client 3 is there, as node" in said
     assert f"round 3 is done: 3 of 3 clients replied well, accuracy {100 * summary['last']:.1f} %, loss " in said

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -51,7 +52,7 @@ def run(
     task = Task.of(experiment)
     folder = folder_of(task, out.resolve())
     config: dict[str, Any] = {"clients": clients, "min-share": min_share, "timeout": timeout, "out": str(out.resolve())}
-    config["at-once"] = 2 * (os.cpu_count() or 1)
+    config |= {"at-once": 2 * (os.cpu_count() or 1), "command": shlex.join(["fedmix", *sys.argv[1:]])}
     if data:
         config["data"] = str(data.resolve())
     Settings.of(config)

@@ -58,19 +58,19 @@ def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:
     with writing(folder), _logging(folder / "federation.log"):
         run = Run(task.experiment, folder, lambda: Remote(grid, task, settings, config, folder / "releases.json"))
         try:
-            return run.execute(lambda line: log.info("%s", _told(line)), checkpoint_seconds=0.0)
+            return run.execute(_tell, command=settings.command, checkpoint_seconds=0.0)
         except Exception as error:
             log.error("%s%s", "" if isinstance(error, FedmixError) else f"{type(error).__name__}: ", error)
             raise
 
 
-def _told(line: Mapping[str, Any]) -> str:
-    """A round in a line for the log; metrics.jsonl has all of it."""
+def _tell(line: Mapping[str, Any]) -> None:
+    """Say in a line what a round came to; metrics.jsonl has all of it."""
     scores = {name: f"{line[name]:.4g}" for name in ("mse", "loss") if line.get(name) is not None}
     if line.get("accuracy") is not None:
         scores = {"accuracy": f"{100 * line['accuracy']:.1f} %", **scores}
     said = "".join(f", {name} {value}" for name, value in scores.items())
-    return f"round {line['round']} is done: {line['replied']} of {line['asked']} clients replied well{said}"
+    log.info("round %s is done: %s of %s clients replied well%s", line["round"], line["replied"], line["asked"], said)
 
 
 @contextmanager

@@ -83,12 +83,16 @@ class Rounds:
             try:
                 local_loss, traffic = self._train_round()
             except BaseException:  # a round happens whole or not at all, so that it can be tried again
-                vars(self).update(before)
+                self._undo(before)
                 raise
             self.round += 1
             self.traffic = self.traffic + traffic
             due = self.round % evaluate_every == 0 or self.round == rounds
             yield Round(self.round, local_loss, traffic, self.evaluate() if due else None, self.notes)
+
+    def _undo(self, before: Mapping[str, Any]) -> None:
+        """Be what it was before a round that failed."""
+        vars(self).update(before)
 
     def _model_bytes(self, layer: int) -> int:
         return sum(self.params[n].numel() * 4 for n in self.model.tail(layer).names)

@@ -21,6 +21,7 @@ from fedmix.data.pictures import save_images
 from fedmix.errors import BadInput, FedmixError
 from fedmix.exchange import Means
 from fedmix.experiment import Experiment
+from fedmix.flower.ledger import Ledger
 from fedmix.flower.policy import Policy
 from fedmix.presets import experiment
 from fedmix.report import load_runs, table
@@ -161,6 +162,11 @@ def policy(data: bytes) -> None:
     Policy.load(_file("policy.toml", data)).applied(Exchange(m=4), 0, 50)
 
 
+def releases(data: bytes) -> None:
+    """The counts of what left clients."""
+    Ledger(2, _file("releases.json", data))
+
+
 # Messages, as Flower packs them: what a server reads of nodes, then what a client reads of the server
 
 
@@ -254,7 +260,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     f.__name__: f
     for f in (
         toml, setting, metrics, reported_toml, summary, clients, environment, gallery, steps, checkpoint, header, parquet, image,
-        policy, joining, means_sent, update, masked, asked_for_means, asked_to_train, asked_for_sum,
+        policy, releases, joining, means_sent, update, masked, asked_for_means, asked_to_train, asked_for_sum,
     )
 }  # fmt: skip
 

@@ -12,7 +12,8 @@ demo: $(VENV)/.ready
 
 # A SuperLink and five SuperNodes on this machine; about two minutes.
 federation: $(VENV)/.ready
-	$(BIN)/fedmix federation run digits --nodes 5 --rounds 5
+	$(BIN)/fedmix federation run digits --nodes 5 --rounds 5 --out federation-out
+	$(BIN)/fedmix report federation-out -o federation-out/report.html
 
 test: lint types check
 
@@ -38,7 +39,7 @@ docs: $(VENV)/.ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) build dist demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist demo-out federation-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Versions are pinned in constraints.txt, so that every machine runs the same.
 $(VENV)/.ready: pyproject.toml constraints.txt

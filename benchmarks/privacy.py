@@ -4,11 +4,13 @@
     python benchmarks/privacy.py cifar10 --device cuda --data FOLDER --seeds 1 --json benchmarks/results/DATE-privacy/cifar10.json
     python benchmarks/privacy.py show benchmarks/results/DATE-privacy/digits.json --plot docs/images/privacy.svg
 
-Runs are kept in --out, and those that are done are not run again: stop it at any time and go on later. `show` prints the table.
+What the JSON file holds is not run again, and runs are kept in --out: stop it at any time, or after --minutes, and go on later.
+`show` prints the table.
 """
 
 import argparse
 import json
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,6 +30,7 @@ EPSILONS = (16.0, 8.0, 4.0, 2.0, 1.0)
 SIGMAS = (0.05, 0.075, 0.15, 0.3)  # the paper's
 GROUPS: tuple[int | Literal["all"], ...] = (5, 20, "all")
 AVERAGES = (1, 4, 10)
+RESULTS = ("epsilon", "accuracy", "last")
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,24 @@ def points(name: str, task: Task, seed: int, root: Path | None) -> Iterator[tupl
                     )
 
 
-def measure(name: str, task: Task, seeds: int, out: Path, device: str, root: Path | None, to: Path, first: bool) -> None:
-    """Run what is missing, and write what is known after every run; with `first`, only m = 1 and what it is compared with."""
-    records: list[dict[str, Any]] = []
+def measure(
+    name: str, task: Task, seeds: int, out: Path, device: str, root: Path | None, to: Path, first: bool, minutes: float
+) -> None:
+    """Run what is missing, and write what is known after every run; with `first`, only m = 1 and what it is compared with.
+
+    After `minutes` no further run begins.
+    """
+    records: list[dict[str, Any]] = known(name, task, to)
+    done = [{k: r[k] for k in r if k not in RESULTS} for r in records]
     to.parent.mkdir(parents=True, exist_ok=True)
     todo = [(at | {"seed": seed}, spec) for seed in range(seeds) for at, spec in points(name, task, seed, root)]
     todo = sorted(todo, key=lambda point: _last(point[0]))
-    for at, spec in [point for point in todo if not (first and _last(point[0])[0])]:
+    todo = [(at, spec) for at, spec in todo if at not in done and not (first and _last(at)[0])]
+    began = time.monotonic()
+    for left, (at, spec) in zip(range(len(todo), 0, -1), todo, strict=True):
+        if time.monotonic() - began > 60 * minutes:
+            print(f"{left} points are left; run the same again")
+            return
         placed = spec.with_settings({"engine.device": device})
         run = Run(placed, out / placed.id)
         summary = run.execute(root=root)
@@ -88,6 +102,16 @@ def measure(name: str, task: Task, seeds: int, out: Path, device: str, root: Pat
         header = json.dumps({"preset": name, "delta": summary["delta"], **vars(task)})[:-1]
         each = ",\n  ".join(json.dumps(record, ensure_ascii=False) for record in records)
         write_whole(to, f'{header},\n "records": [\n  {each}\n]}}\n'.encode())
+
+
+def known(name: str, task: Task, path: Path) -> list[dict[str, Any]]:
+    """The records of a file of the same task."""
+    if not path.is_file():
+        return []
+    said = json.loads(path.read_text())
+    if {"preset": name, **vars(task)} != {key: said[key] for key in ("preset", *vars(task))}:
+        raise SystemExit(f"{path} holds other settings; name another file")
+    return list(said["records"])
 
 
 def _last(at: dict[str, Any]) -> tuple[bool, int, str]:
@@ -108,7 +132,7 @@ def grouped(records: list[dict[str, Any]]) -> dict[Key, list[dict[str, Any]]]:
     by: dict[Key, list[dict[str, Any]]] = defaultdict(list)
     for r in records:
         level = round(r["epsilon"], 2) if r["kind"] == "calibrated" else r.get("noise", 0.0)
-        control = controls["fedmix" if r["algorithm"] == "fedavg" else r["algorithm"], r["seed"]]
+        control = controls.get(("fedmix" if r["algorithm"] == "fedavg" else r["algorithm"], r["seed"]), np.nan)
         key = r["algorithm"], r["kind"], str(r.get("m", "")), r.get("average", 0), level
         by[key].append(r | {"gain": 100 * (r["accuracy"] - control)})
     return by
@@ -160,22 +184,22 @@ def draw(said: dict[str, Any], path: Path) -> None:
         return float(np.mean([r["gain"] for r in by[key]]))
 
     for panel, m in zip(panels, GROUPS, strict=True):
-        for average, marker in zip(AVERAGES, "os^", strict=True):
-            known = [e for e in EPSILONS if ("fedmix", "calibrated", str(m), average, e) in by]
-            scores = [mean(("fedmix", "calibrated", str(m), average, e)) for e in known]
-            panel.plot(known, scores, marker=marker, label=f"FedMix, m = {average}")
+        drawn = [("fedmix", average, marker, f"FedMix, m = {average}") for average, marker in zip(AVERAGES, "os^", strict=True)]
+        for algorithm, average, marker, label in [*drawn, ("naivemix", 1, "v", "NaiveMix, m = 1")]:
+            known = [e for e in EPSILONS if (algorithm, "calibrated", str(m), average, e) in by]
+            panel.plot(known, [mean((algorithm, "calibrated", str(m), average, e)) for e in known], marker=marker, label=label)
         for key, label, style in (
             (("fedmix", "as in the paper", str(m), 1, 0.0), "FedMix, no noise", "-"),
-            (("fedmix", "random means", "", 0, 0.0), "FedMix, random means", ":"),
+            (("fedmix", "random means", "", 0, 0.0), "random means", ":"),
             (("fedavg", "fedavg", "", 0, 0.0), "FedAvg", "--"),
         ):
             if key in by:
                 panel.axhline(mean(key), color="black", linewidth=1, linestyle=style, label=label)
         panel.set_xscale("log", base=2)
         panel.set_xticks(EPSILONS, [f"{e:g}" for e in EPSILONS])
-        panel.set(title=f"M_k = {m}", xlabel=f"ε (δ = {said['delta']:g}, one sample replaced)")
-    panels[0].set_ylabel("test accuracy, points")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+        panel.set(title=f"$M_k$ = {m}", xlabel=f"ε (δ = {said['delta']:g}, one sample replaced)")
+    panels[0].set_ylabel("test accuracy, points more\nthan with random means")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, frameon=False, fontsize=8)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
@@ -191,11 +215,12 @@ def main() -> None:
     ask.add_argument("--json", type=Path, default=Path("privacy.json"))
     ask.add_argument("--plot", type=Path)
     ask.add_argument("--rounds", type=int)
+    ask.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after so many")
     ask.add_argument("--first", action="store_true", help="only m = 1, and what it is compared with")
     told = ask.parse_args()
     if told.what != "show":
         task = TASKS[told.what] if told.rounds is None else replace(TASKS[told.what], rounds=told.rounds)
-        measure(told.what, task, told.seeds, told.out, told.device, told.data, told.json, told.first)
+        measure(told.what, task, told.seeds, told.out, told.device, told.data, told.json, told.first, told.minutes)
     said = json.loads((told.file or told.json).read_text())
     print(table(said))
     if told.plot:

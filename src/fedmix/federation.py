@@ -83,12 +83,16 @@ class Rounds:
             try:
                 local_loss, traffic = self._train_round()
             except BaseException:  # a round happens whole or not at all, so that it can be tried again
-                vars(self).update(before)
+                self._undo(before)
                 raise
             self.round += 1
             self.traffic = self.traffic + traffic
             due = self.round % evaluate_every == 0 or self.round == rounds
             yield Round(self.round, local_loss, traffic, self.evaluate() if due else None, self.notes)
+
+    def _undo(self, before: Mapping[str, Any]) -> None:
+        """Be what it was before a round that failed."""
+        vars(self).update(before)
 
     def _model_bytes(self, layer: int) -> int:
         return sum(self.params[n].numel() * 4 for n in self.model.tail(layer).names)
@@ -330,6 +334,8 @@ def _check(data: FederatedData, objective: Objective, training: Training, exchan
         (exchange or Exchange()).check(data.clients.sizes)
     if exchange is not None and needs.means is None:
         raise BadInput("an exchange was given, but this objective uses no means; leave it out, or use FedMix or NaiveMix")
+    if exchange is not None and exchange.secure:
+        raise BadInput("exchange.secure hides means from the server of a federation on Flower, and here is none; leave it out")
     if exchange is not None and exchange.split == "class" and data.classes is None:
         raise BadInput(f"exchange.split='class' needs classes, and {data.name} is a regression; use split='random'")
     if needs.means and needs.layer and exchange is not None and (exchange.source == "noise" or exchange.wait):

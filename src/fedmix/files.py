@@ -40,8 +40,16 @@ def read_within(path: Path, largest: int, advice: str, *, links: bool = True) ->
     except OSError as error:
         raise BadInput(f"{path} cannot be read ({error.strerror}); {advice}") from None
     if len(content) > largest:
-        raise BadInput(f"{path} is larger than {largest >> 20} MiB; {advice}")
+        raise BadInput(f"{path} is larger than {_size(largest)}; {advice}")
     return content
+
+
+def _size(count: int) -> str:
+    """Bytes in the largest unit of which there is one."""
+    for shift, unit in ((20, "MiB"), (10, "KiB")):
+        if count >> shift:
+            return f"{count >> shift} {unit}"
+    return f"{count} bytes"
 
 
 def read_toml(path: Path, largest: int, advice: str) -> dict[str, Any]:

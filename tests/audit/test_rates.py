@@ -7,7 +7,8 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from fedmix.audit.rates import epsilon_at_least, most_to_show, rates
+from fedmix.audit.grid import INTERVALS, Grid, Noise
+from fedmix.audit.rates import CONFIDENCE, epsilon_at_least, false_alarms_at_most, most_to_show, rates
 
 DELTA = 1e-5
 
@@ -66,3 +67,23 @@ def test_scores_that_are_low_for_members_show_epsilon_too() -> None:
     assert 0.75 * math.log(50) < shown < math.log(50)
     reversed_ = epsilon_at_least(rng.permutation(1 - others), rng.permutation(1 - members), 0.0)
     assert 0.75 * math.log(50) < reversed_ < math.log(50)
+
+
+def test_intervals_hold_at_once() -> None:
+    """30 attackers who only guess: their intervals all hold 0.5 in 95 % of audits; with 95 % each, in few (0.95^30 = 21 %)."""
+    rng, count = np.random.default_rng(3), 30
+
+    def all_hold(level: float) -> bool:
+        found = [rates(rng.standard_normal(200), rng.standard_normal(200), level) for _ in range(count)]
+        return all(r.auc_low < 0.5 < r.auc_high for r in found)
+
+    together, alone = (np.mean([all_hold(level) for _ in range(20)]) for level in (1 - (1 - CONFIDENCE) / count, CONFIDENCE))
+    assert together > 0.8
+    assert alone < 0.5
+    grid = Grid(sizes=(1, "all"), noises=(Noise(0.0), Noise(0.1)))
+    assert (1 - grid.confidence) * INTERVALS * 4 == pytest.approx(1 - CONFIDENCE)
+
+
+def test_the_rate_of_false_alarms_by_hand() -> None:
+    """None of n mistaken: more than 1 - 0.05^(1/n) would show one in 95 % of the cases."""
+    assert false_alarms_at_most(500) == pytest.approx(1 - 0.05 ** (1 / 500))

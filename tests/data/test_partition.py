@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedmix.data import partition
@@ -40,7 +40,6 @@ def assert_each_once(rows: Ragged, count: int) -> None:
     assert sorted(rows.flat.tolist()) == list(range(count))
 
 
-@settings(deadline=None)
 @given(class_settings(coverage=1), seeds)
 def test_balanced_classes(setting: tuple[list[int], int, int], seed: int) -> None:
     sizes, clients, per_client = setting
@@ -75,7 +74,6 @@ def test_which_classes_get_one_more_shard_is_drawn() -> None:
     assert more == {0, 1, 2}
 
 
-@settings(deadline=None)
 @given(class_settings(coverage=2), seeds)
 def test_random_classes(setting: tuple[list[int], int, int], seed: int) -> None:
     sizes, clients, per_client = setting
@@ -98,7 +96,6 @@ def test_random_classes_are_uniform() -> None:
     assert (abs(counts - 200) < 5 * 13).all()
 
 
-@settings(deadline=None)
 @given(class_sizes, st.integers(1, 10), st.floats(0.05, 100), seeds)
 def test_dirichlet_deals_every_sample_once(sizes: list[int], clients: int, alpha: float, seed: int) -> None:
     labels = labelled(sizes, seed)
@@ -108,7 +105,6 @@ def test_dirichlet_deals_every_sample_once(sizes: list[int], clients: int, alpha
     assert len(rows) == clients
 
 
-@settings(deadline=None)
 @given(class_sizes, st.integers(1, 10), seeds)
 def test_dirichlet_with_large_alpha_is_even(sizes: list[int], clients: int, seed: int) -> None:
     labels = labelled(sizes, seed)
@@ -117,7 +113,6 @@ def test_dirichlet_with_large_alpha_is_even(sizes: list[int], clients: int, seed
     assert (abs(shards(rows, labels) - np.array(sizes) / clients) < 1 + 1e-3).all()
 
 
-@settings(deadline=None)
 @given(class_sizes, st.integers(1, 10), seeds)
 def test_dirichlet_with_small_alpha_gives_a_class_to_one_client(sizes: list[int], clients: int, seed: int) -> None:
     """Someone else has a share above 1/120 with probability of about alpha·clients·log(120) < 1e-8 per class."""

@@ -5,7 +5,7 @@ Sample i holds the value 2^i where a test must know who is in a group: the mean 
 
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -72,6 +72,12 @@ def test_group_size_of_every_percentage() -> None:
         if Exchange(m=part / 100).group_size(0, samples) != max(1, part * samples // 100)
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize("name", ["cutoff", "average", "noise", "wait", "clip", "m"])
+def test_nan_is_no_setting(name: str) -> None:
+    with pytest.raises(BadInput, match=f"exchange.{name}=nan"):
+        Exchange(**{name: cast(Any, float("nan"))})
 
 
 def test_more_than_the_client_has_is_refused() -> None:

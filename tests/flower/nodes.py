@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any, cast
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -50,7 +51,7 @@ class Nodes(Grid):
         self.sent.append(message)
         context = self.contexts[message.metadata.dst_node_id]
         try:
-            reply: Message | None = self.app(message, context)
+            reply: Message | None = self.app(deepcopy(message), context)  # which a client may change
         except Exception as error:  # as Flower does
             reply = Message(Error(2, repr(error)), reply_to=message)
         tamper = self.tamper.get(self.client_of(message))

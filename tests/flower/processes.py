@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +72,17 @@ class Federated:
         state, _ = Run(self.experiment, self.run_folder)._saved() or ({}, {})
         return {n.removeprefix("params."): t for n, t in state.items() if n.startswith("params.")}
 
-    def simulated(self) -> Federation:
-        """The same experiment by the sequential engine, after its last round."""
-        parts = [np.load(self.data / f"client-{k}.npz") for k in range(CLIENTS)]
+    def simulated(self, clients: int = CLIENTS) -> Federation:
+        """The same experiment by the sequential engine, after its last round; with fewer clients, as if there were no others."""
+        parts = [np.load(self.data / f"client-{k}.npz") for k in range(clients)]
         x, y = (np.concatenate([part[name] for part in parts]) for name in ("x", "y"))
         rows = np.split(np.arange(len(x)), np.cumsum([len(part["y"]) for part in parts])[:-1])
         test = np.load(self.data / "test.npz")
         data = from_arrays(x, y, rows, (test["x"], test["y"]), classes=10)
         agreed = Task.of(self.experiment)
         federation = Federation(
-            agreed.module(data), data, agreed.objective, agreed.training, exchange=agreed.exchange,
-            engine="sequential", seed=self.experiment.seed,
+            agreed.module(data), data, agreed.objective, replace(agreed.training, clients_per_round=clients),
+            exchange=agreed.exchange, engine="sequential", seed=self.experiment.seed,
         )  # fmt: skip
         list(federation.run(self.experiment.rounds))
         return federation

@@ -15,6 +15,7 @@ from tests.flower.nodes import Nodes
 
 SIZES = (23, 8, 30, 12)
 CLASSES, WIDTH = 3, 6
+EVERYONE = {"clients_per_round": 4, "batch_size": 5}
 Array = np.ndarray[Any, Any]
 
 
@@ -56,6 +57,20 @@ def remote(experiment: Experiment, nodes: Nodes | None = None, **settings: Any) 
     agreed = task(experiment)
     nodes = nodes or Nodes(client_app(agreed), range(len(SIZES)))
     return Remote(nodes, agreed, Settings(**{"clients": len(SIZES), "join_timeout": 1.0, "timeout": 1.0, **settings}), {})
+
+
+def start(clients: int = 4, exchange: dict[str, Any] | None = None, **config: Any) -> tuple[Nodes, Remote]:
+    """A federation over so many nodes, whose configuration is `config`, all of them asked in every round."""
+    experiment = light(exchange=exchange or {"m": 4}, training=EVERYONE, rounds=9)
+    nodes = Nodes(client_app(task(experiment)), range(clients), **config)
+    return nodes, remote(experiment, nodes, min_clients=clients)
+
+
+def owners(real: Remote) -> list[int]:
+    """How many means of each client are in the pool."""
+    assert real.exchange is not None
+    assert real.exchange.releases is not None
+    return [int((real.exchange.releases.owner == k).sum()) for k in range(len(SIZES))]
 
 
 def simulated(experiment: Experiment, **own: Any) -> Federation:

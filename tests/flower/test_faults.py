@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedmix.flower.link import Link
+from tests.flower import lies
 from tests.flower.processes import CLIENTS, Federated, Wire, largest_difference
 
 pytestmark = pytest.mark.federation
@@ -52,12 +53,49 @@ def test_a_killed_server_goes_on_from_its_checkpoint_with_its_pool(tmp_path: Pat
     link.start_superlink()
     federation.run()
     summary = federation.finish()
-    assert summary["rounds"] == 4
+    assert (summary["rounds"], summary["releases"]) == (4, 1)
     rounds = federation.rounds()
     assert rounds[: len(before)] == before
     assert rounds[-1]["pool_version"] == 1
     assert rounds[-1]["means_up"] == rounds[0]["means_up"]
     assert largest_difference(federation.weights(), federation.simulated().params) <= 1e-5
+
+
+def test_nodes_that_lie_are_rejected_and_the_model_is_untouched(tmp_path: Path, link: Link) -> None:
+    """Two of four nodes lie about their means, and in every round in another way about their update."""
+    federation = Federated(tmp_path, link, rounds=4)
+    shutil.copy(lies.__file__, federation.app)
+    app = federation.app / "app.py"
+    honest = "client = client_app(task)"
+    assert honest in app.read_text()
+    app.write_text(app.read_text().replace(honest, "from lies import Lying\n\nclient = Lying(client_app(task))"))
+    federation.node(0)
+    federation.node(1)
+    federation.node(2, lies="one more, nan, shape, missing, huge")
+    federation.node(3, lies="narrow, round, no samples, negative, fraction")
+    federation.run()
+    federation.finish()
+    assert [(line["asked"], line["replied"], line["rejected"]) for line in federation.rounds()] == [
+        (4, 2, 4), (4, 2, 6), (4, 2, 8), (4, 2, 10)
+    ]  # fmt: skip
+    said = federation.said()
+    for round_, client, reason in (
+        (1, 2, "it sent 18 means and 18 label vectors; 356 samples with M_k=20 make 17"),
+        (1, 3, "its means 'x' have shape (18, 63) instead of (any, 64)"),
+        (1, 2, "its weights '1.weight' hold NaN or infinity"),
+        (1, 3, "its update is for round 5 instead of 0"),
+        (2, 2, "its weights '1.weight' have shape (32, 10) instead of (10, 32)"),
+        (2, 3, "its number of samples is 0, not a positive integer"),
+        (3, 2, "its weights lack '0.0.bias'"),
+        (3, 3, "its number of samples is -4, not a positive integer"),
+        (4, 2, "its update has norm 1.79e+07, more than 10 times that of the weights"),
+        (4, 3, "its samples is 7.5 instead of an int"),
+    ):
+        assert said.count(f"round {round_}: a reply of client {client} is rejected: {reason}") == 1
+    assert said.count("is rejected") == 10
+    difference = largest_difference(federation.weights(), federation.simulated(clients=2).params)
+    print(f"largest difference of a weight from a run without them: {difference:.2e}")
+    assert difference <= 1e-5
 
 
 def test_a_late_client_changed_data_and_a_policy_that_refuses(tmp_path: Path, link: Link) -> None:

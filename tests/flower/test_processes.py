@@ -17,7 +17,7 @@ SETTINGS = {"rounds": 3, "model.hidden": 512, "training.epochs": 1}
 @pytest.fixture(scope="module")
 def federated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federated, Wire]]:
     folder = tmp_path_factory.mktemp("federation")
-    keys = make_keys(folder / "keys", ["localhost", "127.0.0.1"], CLIENTS + 1)
+    keys = make_keys(folder / "keys", ["learn.example.org"], CLIENTS + 1)
     with Link(folder / "link", keys, {"OMP_NUM_THREADS": "1"}) as link:
         wire = Wire(link.port)
         federation = Federated(folder, link, **SETTINGS)

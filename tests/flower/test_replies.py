@@ -3,8 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,75 +15,9 @@ from fedmix.flower import client_app, wire
 from fedmix.flower.roster import TooFew
 from fedmix.flower.wire import Rejected
 from fedmix.plan import choose_clients
+from tests.flower.lies import UPDATES, about, arrays, weight
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import light, remote, task
-
-Change = Callable[[RecordDict], object]
-
-
-def arrays(content: RecordDict, part: str = "weights") -> ArrayRecord:
-    return cast(ArrayRecord, content[part])
-
-
-def weight(content: RecordDict, change: Callable[[Any], Any], name: str = "1.weight", part: str = "weights") -> None:
-    arrays(content, part)[name] = Array(change(arrays(content, part)[name].numpy().copy()))
-
-
-def about(**values: Any) -> Change:
-    def change(content: RecordDict) -> None:
-        content["about"] = ConfigRecord({**cast(ConfigRecord, content["about"]), **values})
-
-    return change
-
-
-def bytes_of_bias(change: Callable[[bytes], bytes]) -> Change:
-    """Another content behind the same claims."""
-
-    def tamper(content: RecordDict) -> None:
-        array = arrays(content)["1.bias"]
-        changed = change(array.data)
-        assert changed != array.data
-        arrays(content)["1.bias"] = Array(array.dtype, array.shape, array.stype, changed)
-
-    return tamper
-
-
-def header(text: bytes) -> bytes:
-    """An array without values, whose header says what one likes."""
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
-
-
-UPDATES: dict[str, tuple[Change, str]] = {
-    "nan": (lambda c: weight(c, lambda w: w * np.nan), "hold NaN or infinity"),
-    "infinity": (lambda c: weight(c, lambda w: w + np.inf), "hold NaN or infinity"),
-    "shape": (lambda c: weight(c, lambda w: w.T.copy()), r"have shape \(5, 3\) instead of \(3, 5\)"),
-    "float64": (lambda c: weight(c, lambda w: w.astype(np.float64)), "are float64 instead of float32"),
-    "missing": (lambda c: arrays(c).pop("0.0.bias"), "lack '0.0.bias'"),
-    "more": (lambda c: arrays(c).update({"z": Array(np.zeros(2))}), "hold 'z'"),
-    "no weights": (lambda c: c.pop("weights"), "weights are missing"),
-    "huge": (lambda c: weight(c, lambda w: w + 1e6), "more than 10 times that of the weights"),
-    "short": (bytes_of_bias(lambda b: b[:-4]), "8 bytes long instead of 12"),
-    "four terabytes": (
-        bytes_of_bias(lambda b: b.replace(b"(3,), }" + 12 * b" ", b"(1000000000000,), }")),
-        r"have shape \(1000000000000,\) instead of \(3,\)",
-    ),
-    "a shape too long to write": (
-        bytes_of_bias(lambda _: header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (0x" + b"f" * 5000 + b",), }")),
-        "have a shape that nothing can have",
-    ),
-    "torn header": (bytes_of_bias(lambda b: b.replace(b"}", b"(")), "cannot be read"),
-    "not an array": (bytes_of_bias(lambda _: b"x"), "cannot be read"),
-    "round": (about(round=5), "for round 5 instead of 0"),
-    "client": (about(client=3), "says that it is client 3"),
-    "no samples": (about(samples=0), "0, not a positive integer"),
-    "negative": (about(samples=-4), "-4, not a positive integer"),
-    "fraction": (about(samples=7.5), "7.5 instead of an int"),
-    "true": (about(samples=True), "True instead of an int"),
-    "other samples": (about(samples=1000), "though its data did not change"),
-    "loss": (about(loss=float("nan")), "loss is NaN"),
-    "a loss beyond float32": (about(loss=-1e300), "loss is NaN, infinite or beyond float32"),
-    "nothing": (lambda c: c.clear(), "instead of an int"),
-}
 
 
 @pytest.mark.parametrize("name", UPDATES)

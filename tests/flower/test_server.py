@@ -40,7 +40,10 @@ def test_a_run_folder_like_that_of_a_local_run(tmp_path: Path) -> None:
     assert lines[-1]["accuracy"] == summary["last"] == rounds[-1].metrics["accuracy"]
     assert (lines[-1]["bytes_up"], lines[-1]["bytes_down"]) == (reference.traffic.up, reference.traffic.down)
     assert json.loads((folder / "clients.json").read_text()) == {"classes": None, "sizes": list(SIZES), "counts": []}
-    assert "client 3 is there, as node" in (folder / "federation.log").read_text()
+    assert json.loads((folder / "environment.json").read_text())["command"] == "flwr run"  # and not Flower's own, with its token
+    said = (folder / "federation.log").read_text()
+    assert "client 3 is there, as node" in said
+    assert f"round 3 is done: 3 of 3 clients replied well, accuracy {100 * summary['last']:.1f} %, loss " in said
     report.write_html(report.load_runs([folder]), tmp_path / "report.html")
     assert serve(Nodes(client_app(agreed), []), agreed, config(tmp_path)) == summary  # done, so nobody is asked
 
@@ -118,6 +121,7 @@ def test_too_few_means_are_asked_for_again() -> None:
     assert real.exchange is not None
     assert real.exchange.releases is not None
     assert len(real.exchange.releases.owner) == 5 + 2 + 7 + 3
+    assert real.exchange.sent.tolist() == [2, 2, 2, 2]  # the lost ones, too, have left their client
 
 
 def test_a_round_that_fails_leaves_nobody_settled() -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from copy import copy
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedmix import Exchange, Federation, FedMix, Training
@@ -16,12 +18,17 @@ from fedmix.cli.commands import parsed
 from fedmix.data import from_arrays
 from fedmix.data.owners import save_owners
 from fedmix.data.pictures import save_images
-from fedmix.errors import FedmixError
+from fedmix.errors import BadInput, FedmixError
+from fedmix.exchange import Means
 from fedmix.experiment import Experiment
+from fedmix.flower.ledger import Ledger
 from fedmix.flower.policy import Policy
 from fedmix.presets import experiment
 from fedmix.report import load_runs, table
 from fedmix.runs import Run
+
+if TYPE_CHECKING:
+    from flwr.app import RecordDict
 
 METRICS = b'{"round": 1, "accuracy": 0.5, "loss": 1.5, "local_loss": 1.0, "seconds": 0.1, "bytes_up": 10, "bytes_down": 10}\n'
 
@@ -155,11 +162,105 @@ def policy(data: bytes) -> None:
     Policy.load(_file("policy.toml", data)).applied(Exchange(m=4), 0, 50)
 
 
+def releases(data: bytes) -> None:
+    """The counts of what left clients."""
+    Ledger(2, _file("releases.json", data))
+
+
+# Messages, as Flower packs them: what a server reads of nodes, then what a client reads of the server
+
+
+def content_of(data: bytes) -> "RecordDict":
+    """What Flower makes of bytes; those of which it makes nothing never come to fedmix."""
+    from flwr.common.serde import recorddict_from_proto
+    from flwr.proto.recorddict_pb2 import RecordDict as Packed
+
+    try:
+        return recorddict_from_proto(Packed.FromString(data))
+    except Exception as error:
+        raise BadInput("Flower cannot read it") from error
+
+
+def joining(data: bytes) -> None:
+    """Who a node says it is, and what it refuses."""
+    from fedmix.flower import wire
+
+    content = content_of(data)
+    assert (wire.refused(content) or "").isprintable()
+    assert wire.size(content) >= 0
+    assert wire.lacks(content) in (True, False)
+    wire.Presence.read(content, 4)
+
+
+def means_sent(data: bytes) -> None:
+    """A client's means."""
+    from fedmix.flower import wire
+
+    like = Means(torch.zeros(1, 6), torch.zeros(1, 3))
+    means = wire.read_means(content_of(data), Exchange(m=4), 8, like, (10.0, 10.0), labels=True)
+    assert means.x.shape == (2, 6)
+    assert means.x.isfinite().all()
+
+
+def update(data: bytes) -> None:
+    """A client's weights."""
+    from fedmix.flower import wire
+
+    found = wire.read_update(content_of(data), 0, wire.Presence(0, 8, 1), 4, {"w": torch.zeros(2, 3)}, 10.0)
+    assert found.params["w"].isfinite().all()
+
+
+def masked(data: bytes) -> None:
+    """A client's part of a secure sum."""
+    from fedmix.flower.post import Post
+    from fedmix.flower.sums import Group
+
+    Group(cast(Post, None), 1.0, [(1,), (6,), (3,)])._check(content_of(data))
+
+
+@cache
+def _nodes(**exchange: Any) -> Any:
+    from fedmix.flower import client_app
+    from tests.flower.nodes import Nodes
+    from tests.flower.tasks import light, task
+
+    return Nodes(client_app(task(light(exchange=exchange))), [])
+
+
+def _asked(kind: str, data: bytes, **exchange: Any) -> None:
+    """Ask a client that has just started; what it refuses is raised."""
+    from flwr.app import Context, Message, RecordDict
+
+    from fedmix.flower import wire
+
+    nodes, content = _nodes(**exchange), content_of(data)
+    context = Context(1, 1, {"partition-id": 1}, RecordDict(), {})
+    refused = wire.refused(nodes.app(Message(content, dst_node_id=1, message_type=kind), context).content)
+    if refused is not None:
+        assert "secure" in exchange or "its app failed" not in refused, refused  # Flower's code has no sentences
+        raise BadInput(refused)
+
+
+def asked_for_means(data: bytes) -> None:
+    """A question for means."""
+    _asked("query.means", data, m=4)
+
+
+def asked_to_train(data: bytes) -> None:
+    """Weights and a pool."""
+    _asked("train", data, m=4)
+
+
+def asked_for_sum(data: bytes) -> None:
+    """A step of secure aggregation."""
+    _asked("train", data, m="all", average=2, clip=3.0, secure="secagg+")
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     f.__name__: f
     for f in (
         toml, setting, metrics, reported_toml, summary, clients, environment, gallery, steps, checkpoint, header, parquet, image,
-        policy,
+        policy, releases, joining, means_sent, update, masked, asked_for_means, asked_to_train, asked_for_sum,
     )
 }  # fmt: skip
 

@@ -46,7 +46,7 @@ def changed(draw: st.DrawFn) -> tuple[str, bytes]:
     return target, data
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(changed())
 def test_changed_inputs(made: tuple[str, bytes]) -> None:
     hold(*made)

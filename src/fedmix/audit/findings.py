@@ -7,9 +7,9 @@ import numpy as np
 
 from fedmix.audit.differencing import Differencing
 from fedmix.audit.grid import Cell, Grid
-from fedmix.audit.rates import most_to_show
+from fedmix.audit.rates import Rates, false_alarms_at_most, most_to_show
 
-AT_CHANCE = 0.55  # an AUC up to that is taken for a guess
+AT_CHANCE = 0.55  # an AUC whose upper limit is that is taken for a guess
 CERTAIN = 0.999  # and one from that on for certainty
 RECOGNISED = 20.0  # dB, from which a recovered picture shows what it is
 
@@ -26,7 +26,7 @@ class Finding(NamedTuple):
 def findings(cells: Sequence[Cell], grid: Grid) -> list[Finding]:
     """One finding for each attack."""
     return [
-        _membership(cells),
+        _membership(cells, grid),
         _neighbours(cells, grid),
         _pictures(cells),
         _labels(cells),
@@ -37,40 +37,56 @@ def findings(cells: Sequence[Cell], grid: Grid) -> list[Finding]:
 
 def named(cell: Cell) -> str:
     """A setting in words."""
+    return f"M = {cell.m}, {_noise(cell)}"
+
+
+def _noise(cell: Cell) -> str:
     noise = f"σ = {cell.how.noise:.3g}" if cell.how.noise else "no noise"
-    return f"M = {cell.m}, {noise}" + (f" (ε = {cell.guarantee.epsilon:.3g})" if cell.guarantee else "")
+    return noise + (f" (ε = {cell.guarantee.epsilon:.3g})" if cell.guarantee else "")
 
 
 def _at_ends(cells: Sequence[Cell], told: Callable[[Cell], str]) -> str:
-    """What is told of the first and the last M, with the least noise."""
+    """What is told of the first and the last M, with the least noise, a line each."""
     least = {cell.m: cell for cell in sorted(cells, key=lambda c: -c.how.noise)}
     ends = dict.fromkeys((cells[0].m, cells[-1].m))
-    return "; ".join(f"{named(least[m])}: {told(least[m])}" for m in ends)
+    return "".join(f"\n• {named(least[m])}: {told(least[m])}" for m in ends)
 
 
 def _stopped(cells: Sequence[Cell], test: Callable[[Cell], bool], what: str) -> str:
     """The settings in which an attack got no further than that."""
-    passed = [named(cell) for cell in cells if test(cell)]
+    passed: dict[str, list[str]] = {}
+    for cell in filter(test, cells):
+        passed.setdefault(_noise(cell), []).append(str(cell.m))
     if not passed:
         return f"None of the settings tried left it at {what}."
-    return f"Left it at {what}, of the settings tried: {'; '.join(passed)}."
+    listed = "; ".join(f"M = {', '.join(sizes)} with {noise}" for noise, sizes in passed.items())
+    return f"Left it at {what}, of the settings tried: {listed}."
 
 
-def _membership(cells: Sequence[Cell]) -> Finding:
+def _guessed(*attackers: Rates) -> bool:
+    return max(r.auc_high for r in attackers) <= AT_CHANCE
+
+
+def _membership(cells: Sequence[Cell], grid: Grid) -> Finding:
     def told(cell: Cell) -> str:
         best = max((cell.server, cell.client), key=lambda r: r.auc)
-        return f"AUC {best.auc:.2f}, {best.tpr:.0%} of the samples found at one false alarm in a thousand"
+        return (
+            f"AUC {best.auc:.2f} ({best.auc_low:.2f} to {best.auc_high:.2f}), and {best.tpr:.0%} ({best.tpr_low:.0%} to "
+            f"{best.tpr_high:.0%}) of the samples found at one false alarm in a thousand"
+        )
 
     first = cells[0].server
-    few = "" if first.others >= 1000 else " With fewer than 1,000 others, no false alarm was allowed at all."
-    widest = max(cell.server.auc_high - cell.server.auc_low for cell in cells) / 2
+    few = "one in a thousand of them was" if first.others >= 1000 else "as there were fewer than 1,000, none of them was"
+    alarms = false_alarms_at_most(first.others, grid.confidence)
     return Finding(
         "Was this sample among those averaged?",
-        "To an attacker who knows how such pictures are distributed, but not the other samples: "
-        f"{_at_ends(cells, told)}. An AUC of 0.5 is a coin, 1 is certainty.",
-        f"{first.members} members and {first.others} others; the 95 % interval of an AUC is at most ± {widest:.3f}.{few}",
+        "To an attacker who knows how such pictures are distributed, but not the other samples (an AUC of 0.5 is a coin, 1 is "
+        f"certainty):{_at_ends(cells, told)}",
+        f"{first.members} members and {first.others} others. In brackets are intervals so wide that all of this audit hold at "
+        f"once with 95 % confidence. To be found, a sample had to score higher than the others do: {few} mistaken, which shows "
+        f"a rate of false alarms of at most {alarms:.1%}.",
         "A larger M and noise make it harder; noise with a bound on samples (--clip) bounds every such attack. "
-        + _stopped(cells, lambda c: max(r.auc for r in (c.server, c.client, c.together)) <= AT_CHANCE, f"AUC ≤ {AT_CHANCE}"),
+        + _stopped(cells, lambda c: _guessed(c.server, c.client, c.together), f"AUC ≤ {AT_CHANCE}"),
     )
 
 
@@ -91,27 +107,27 @@ def _neighbours(cells: Sequence[Cell], grid: Grid) -> Finding:
         said.append(f"Never above a proven ε; nearest to it at {named(near)}, where ε ≥ {near.neighbours.epsilon:.2f} was shown.")
     else:
         said.append("No setting tried has a proven ε.")
-    most = most_to_show(grid.trials // 2, grid.delta)
+    most = most_to_show(grid.trials // 2, grid.delta, grid.confidence)
     return Finding(
         "Which of two samples was it, to who knows all the others?",
         " ".join(said),
-        f"{grid.trials:,} releases of each of the two. ε shown is a lower bound at 95 % confidence, with δ = {grid.delta:g}; "
-        f"so many trials can show {most:.1f} at most.",
+        f"{grid.trials:,} releases of each of the two at each setting. The ε shown are lower bounds, with δ = {grid.delta:g}, "
+        f"that hold for all {len(cells)} settings at once with 95 % confidence; so many trials can show {most:.1f} at most.",
         "Noise on inputs and labels with a bound on both (--sigma or --epsilon, with --clip). "
-        + _stopped(cells, lambda c: c.neighbours.rates.auc <= AT_CHANCE, f"AUC ≤ {AT_CHANCE}"),
+        + _stopped(cells, lambda c: _guessed(c.neighbours.rates), f"AUC ≤ {AT_CHANCE}"),
     )
 
 
 def _pictures(cells: Sequence[Cell]) -> Finding:
     def told(cell: Cell) -> str:
         r = cell.reconstruction
-        nearer = f"a blind guess is {r.blind.psnr - r.unseen.psnr:+.1f} dB nearer than the class's mean"
+        nearer = f"a blind guess is {round(r.blind.psnr - r.unseen.psnr, 1) + 0:+.1f} dB nearer than the class's mean"
         return f"{r.identified:.0%} of the samples named (by chance {r.chance:.0%}), and {nearer}"
 
     return Finding(
         "Which pictures are in a mean?",
-        f"To an attacker with a list of suspects, who must name those in the mean: {_at_ends(cells, told)}. Without noise, and "
-        "with fewer suspects than a picture has pixels, a mean decides on all of them, however large M is.",
+        "To an attacker with a list of suspects, who must name those in the mean (without noise, and with fewer suspects than a "
+        f"picture has pixels, a mean decides on all of them, however large M is):{_at_ends(cells, told)}",
         f"{cells[0].reconstruction.attempts} means at each setting, up to 300 false suspects beside the true ones.",
         "Noise; a larger M only against who has no list. "
         + _stopped(cells, lambda c: c.reconstruction.identified <= c.reconstruction.chance + 0.05, "chance, by 5 points"),
@@ -147,7 +163,7 @@ def _owners(cells: Sequence[Cell], grid: Grid) -> Finding:
 
     return Finding(
         "Whose mean is it?",
-        f"The server knows, since uploads have senders. A client links entries of the shuffled pool: {_at_ends(cells, told)}.",
+        f"The server knows, since uploads have senders. A client links entries of the shuffled pool:{_at_ends(cells, told)}",
         f"{cells[0].linking.entries:.0f} entries, or all there are, at each setting and seed.",
         "Clients that are alike; averaging by the server helps, and so does noise on labels. "
         + _stopped(cells, lambda c: max(c.linking.labels, c.linking.samples) <= 2 * c.linking.chance, "twice the chance or less"),
@@ -170,7 +186,7 @@ def _changes(cells: Sequence[Cell]) -> Finding:
     safe = sum(d.client < RECOGNISED for d in both)
     return Finding(
         "What changed between two refreshes?",
-        f"One sample of a client is replaced, and the difference of the sums shows it: {_at_ends(cells, told)}.",
+        f"One sample of a client is replaced, and the difference of the sums shows it:{_at_ends(cells, told)}",
         f"Medians over {both[0].victims} victims. Waiting for {both[0].changed} clients to change and averaging by "
         f"{both[0].average} together kept a client below {RECOGNISED:.0f} dB in {safe} of {len(cells)} settings.",
         "Against clients, waiting and averaging together; against the server neither, only noise on every release. "

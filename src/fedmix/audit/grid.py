@@ -14,7 +14,7 @@ from fedmix.audit.labels import Labels
 from fedmix.audit.linking import Linking
 from fedmix.audit.neighbours import Neighbours
 from fedmix.audit.population import Population
-from fedmix.audit.rates import Rates, rates
+from fedmix.audit.rates import CONFIDENCE, Rates, rates
 from fedmix.audit.reconstruction import Attempt, Reconstruction
 from fedmix.audit.scene import averaged, samples, stage
 from fedmix.data.federated import FederatedData
@@ -27,6 +27,7 @@ from fedmix.rng import stream
 Array = np.ndarray[Any, Any]
 Size = int | float | Literal["all"]
 PAIRS = 500  # test samples among which the worst neighbour is sought
+INTERVALS = 9  # of a setting: AUC and share found of four attackers, and the ε shown
 
 
 class Noise(NamedTuple):
@@ -59,6 +60,11 @@ class Grid:
         replace(self.base, average=self.average, wait=self.wait)  # which refuses what cannot be
         if self.average < 2:
             raise BadInput(f"average={self.average}: what averaging by the server changes is seen from 2 on")
+
+    @property
+    def confidence(self) -> float:
+        """That of one interval, so high that all of an audit's intervals hold at once with 95 % (Bonferroni)."""
+        return 1 - (1 - CONFIDENCE) / (INTERVALS * len(self.sizes) * len(self.noises))
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,7 @@ def cell(grounds: Sequence[Ground], size: Size, noise: Noise, grid: Grid, listen
     promised = [
         guarantee(f.how, group, grid.delta, nonnegative=nonnegative(data)) for f, group in zip(found, groups, strict=True)
     ]
-    server, client, together = (rates(s[member], s[~member]) for s in scored)
+    server, client, together = (rates(s[member], s[~member], grid.confidence) for s in scored)
     alone, mixed = (Linking(*np.mean(parts, axis=0).tolist()) for parts in zip(*(f.linking for f in found), strict=True))
     return Cell(
         m=size,
@@ -167,7 +173,7 @@ def cell(grounds: Sequence[Ground], size: Size, noise: Noise, grid: Grid, listen
         server=server,
         client=client,
         together=together,
-        neighbours=neighbours.summary(inside, outside, grid.delta),
+        neighbours=neighbours.summary(inside, outside, grid.delta, grid.confidence),
         labels=Labels(*np.mean([f.labels for f in found], axis=0).tolist()),
         linking=alone,
         linking_together=mixed,

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedmix.audit.rates import Rates, epsilon_at_least, rates
+from fedmix.audit.rates import CONFIDENCE, Rates, epsilon_at_least, rates
 from fedmix.audit.scene import Scene, samples
 from fedmix.data.federated import Ragged
 from fedmix.exchange.means import Means, average, noised
@@ -23,9 +23,9 @@ class Neighbours(NamedTuple):
     epsilon: float
 
 
-def summary(inside: Array, outside: Array, delta: float) -> Neighbours:
+def summary(inside: Array, outside: Array, delta: float, confidence: float = CONFIDENCE) -> Neighbours:
     """From the scores of releases with the sample and of those without, of any number of pairs."""
-    return Neighbours(rates(inside, outside), epsilon_at_least(inside, outside, delta))
+    return Neighbours(rates(inside, outside, confidence), epsilon_at_least(inside, outside, delta, confidence))
 
 
 def attack(scene: Scene, others: Array, trials: int, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ FALSE_POSITIVES = 1e-3
 
 
 class Rates(NamedTuple):
-    """AUC, and the share of members found while at most one in a thousand others is mistaken, with 95 % intervals.
+    """AUC, and the share of members found while at most one in a thousand others is mistaken, with their intervals.
 
     `others` says how many there were: below 1,000, none of them may be mistaken.
     """
@@ -25,7 +25,7 @@ class Rates(NamedTuple):
     others: int
 
 
-def rates(members: Array, others: Array) -> Rates:
+def rates(members: Array, others: Array, confidence: float = CONFIDENCE) -> Rates:
     """From scores that are higher for those who seem to be members. The AUC's interval is Hanley and McNeil's (1982).
 
     >>> rates(np.array([3.0, 2.0]), np.array([1.0, 2.0])).auc
@@ -38,12 +38,20 @@ def rates(members: Array, others: Array) -> Rates:
     auc = float((ranks[:a].sum() - a * (a + 1) / 2) / (a * b))
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     deviation = np.sqrt((auc * (1 - auc) + (a - 1) * (q1 - auc**2) + (b - 1) * (q2 - auc**2)) / (a * b))
-    wide = float(norm.ppf((1 + CONFIDENCE) / 2) * deviation)
+    wide = float(norm.ppf((1 + confidence) / 2) * deviation)
     threshold = np.sort(others)[::-1][int(FALSE_POSITIVES * b)]
     found = int((members > threshold).sum())
-    interval = binomtest(found, a).proportion_ci(CONFIDENCE, "exact")
+    interval = binomtest(found, a).proportion_ci(confidence, "exact")
     low, high = max(0.0, auc - wide), min(1.0, auc + wide)
     return Rates(auc, low, high, found / a, float(interval.low), float(interval.high), a, b)
+
+
+def false_alarms_at_most(others: int, confidence: float = CONFIDENCE) -> float:
+    """How many of all who are no members may be mistaken, where one in a thousand of these `others` is."""
+    from scipy.stats import beta
+
+    wrong = int(FALSE_POSITIVES * others)
+    return float(beta.ppf(confidence, wrong + 1, others - wrong))
 
 
 def epsilon_at_least(members: Array, others: Array, delta: float, confidence: float = CONFIDENCE) -> float:

@@ -37,8 +37,8 @@ def tables(cells: Sequence[Cell], grid: Grid) -> list[Table]:
         table(
             "Was a sample used?",
             "AUC of telling used samples from others, by who knows how samples are distributed (share found at one false alarm "
-            f"in 1,000): the server, a client, and a client where the server averages {grid.average} means. ε shown: a lower "
-            "bound at 95 % confidence, by who knows all other samples.",
+            f"in 1,000): the server, a client, and a client where the server averages {grid.average} means. ε shown, by who "
+            "knows all other samples: lower bounds that hold for all settings at once with 95 % confidence.",
             ("ε proven", "ε shown", "server", "client", "averaged"),
             _used,
         ),
@@ -89,7 +89,7 @@ def _linked(cell: Cell) -> tuple[str, ...]:
 
 def _changed(cell: Cell) -> tuple[str, ...]:
     unseen = float(np.mean([d.unseen for d in cell.differencing]))
-    return tuple(f"{psnr:.0f}" for psnr in (cell.differencing[0].server, *(d.client for d in cell.differencing), unseen))
+    return tuple(str(round(psnr)) for psnr in (cell.differencing[0].server, *(d.client for d in cell.differencing), unseen))
 
 
 def terminal(cells: Sequence[Cell], grid: Grid) -> "Group":
@@ -115,7 +115,7 @@ def as_json(cells: Sequence[Cell], grid: Grid, about: dict[str, Any]) -> str:
     """Everything but the pictures."""
     value = about | {
         "kind": "audit",
-        "grid": {k: v for k, v in asdict(grid).items() if k not in ("base", "sizes", "noises")},
+        "grid": {k: v for k, v in asdict(grid).items() if k not in ("base", "sizes", "noises")} | {"confidence": grid.confidence},
         "findings": [finding._asdict() for finding in findings(cells, grid)],
         "cells": [_plain(cell) for cell in cells],
     }

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,7 +52,7 @@ def run(
     task = Task.of(experiment)
     folder = folder_of(task, out.resolve())
     config: dict[str, Any] = {"clients": clients, "min-share": min_share, "timeout": timeout, "out": str(out.resolve())}
-    config["at-once"] = 2 * (os.cpu_count() or 1)
+    config |= {"at-once": 2 * (os.cpu_count() or 1), "command": shlex.join(["fedmix", *sys.argv[1:]])}
     if data:
         config["data"] = str(data.resolve())
     Settings.of(config)
@@ -115,7 +117,7 @@ def _federate(
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     app = write_app(work / "app", experiment, config)
-    keys = make_keys(work / "keys", ["localhost", "127.0.0.1"], clients) if tls else None
+    keys = make_keys(work / "keys", ["localhost"], clients) if tls else None
     lines = _Lines(folder / "metrics.jsonl")
     with Link(work, keys) as link:
         for client in range(clients):
@@ -162,7 +164,7 @@ def _latest(folder: Path) -> str:
     """What the server last noticed."""
     log = folder / "federation.log"
     lines = log.read_text().splitlines() if log.is_file() else []
-    return lines[-1].split(" ", 3)[-1][:60] if lines else "waiting for clients"
+    return textwrap.shorten(lines[-1].split(" ", 3)[-1], 60, placeholder=" …") if lines else "waiting for clients"
 
 
 def _why(folder: Path, work: Path) -> str:

@@ -43,4 +43,4 @@ def federation_keys(
     """Make certificates for TLS and a key for each client's node."""
     from fedmix.cli import federating
 
-    federating.keys(folder, host or ["localhost", "127.0.0.1"], clients)
+    federating.keys(folder, host or ["localhost"], clients)

@@ -14,6 +14,7 @@ from rich.progress import Progress as Bar
 from fedmix.experiment import Experiment
 
 LINE_SECONDS = 10.0
+SLOWEST_SECONDS = 600.0  # of two rounds, for the time left to be known
 
 
 def console(stream: TextIO | None = None) -> Console:
@@ -36,7 +37,7 @@ class Progress:
         if self.console.is_terminal and not quiet:
             self.live = Bar(
                 TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[now]}"),
-                TimeRemainingColumn(), console=self.console,
+                TimeRemainingColumn(), console=self.console, speed_estimate_period=SLOWEST_SECONDS,
             )  # fmt: skip
             self.task = self.live.add_task(f"[{number}] {title}" if number != "1/1" else title, total=self.total, now="")
 

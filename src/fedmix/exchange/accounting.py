@@ -58,13 +58,7 @@ def upwards(epsilon: float, digits: int = 3) -> str:
     return f"{math.ceil(epsilon / step - 1e-9) * step:.{digits}g}"
 
 
-def sensitivity(
-    clip: float,
-    group: int,
-    *,
-    level: Level = "sample",
-    nonnegative: bool = False,
-) -> float:
+def sensitivity(clip: float, group: int, *, level: Level = "sample", nonnegative: bool = False) -> float:
     """How far, in L2, all means of a release can move when one sample (or client) of vectors within `clip` is another.
 
     `group` is the smallest number of samples in a mean. One sample more or less is covered for a client's only mean.
@@ -76,9 +70,7 @@ def sensitivity(
     apart = (math.sqrt(2) if nonnegative else 2) * _positive("clip", clip)
     if group < 1:
         raise BadInput(f"a mean of {group} samples: give at least 1")
-    if level == "client":
-        return apart
-    return apart / group
+    return apart if level == "client" else apart / group
 
 
 def guarantee(
@@ -104,33 +96,20 @@ def guarantee(
 
 
 def calibrated(
-    how: Exchange,
-    epsilon: float,
-    group: int,
-    delta: float = DELTA,
-    *,
-    releases: int = 1,
-    neighbours: Neighbours = "replace",
-    level: Level = "sample",
-    nonnegative: bool = False,
-    label_share: float = 0.5,
+    how: Exchange, epsilon: float, group: int, delta: float = DELTA, *, releases: int = 1, nonnegative: bool = False
 ) -> Exchange:
-    """The same settings with the least noise that gives (epsilon, delta).
+    """The same settings with the least noise that gives (epsilon, delta) to a sample that is replaced.
 
-    Where labels have a bound of their own, `label_share` of μ² is spent on them.
+    Where labels have a bound of their own, half of μ² is spent on them.
     """
     _check(delta, releases)
     _positive("epsilon", epsilon)
-    if not 0 < label_share < 1:
-        raise BadInput(f"label_share={label_share} must lie between 0 and 1")
-    alone = replace(how, noise=1.0, label_noise=None if how.label_clip is None else 1.0)
-    if reason := why_none(alone, neighbours, level):
+    if reason := why_none(replace(how, noise=1.0, label_noise=None if how.label_clip is None else 1.0)):
         raise BadInput(f"no noise gives a guarantee: {reason}")
-    unit = _dp().get_sigma_gaussian(epsilon, delta) * math.sqrt(releases)
-    shares = [1.0] if how.label_clip is None else [1 - label_share, label_share]
-    moved = _moved(how, group, level, nonnegative)
-    noises = [unit * by / math.sqrt(share) for by, share in zip(moved, shares, strict=True)]
-    return replace(how, noise=noises[0], label_noise=noises[1] if len(noises) > 1 else None)
+    moved = _moved(how, group, "sample", nonnegative)
+    unit = _dp().get_sigma_gaussian(epsilon, delta) * math.sqrt(releases * len(moved))
+    noise, *of_labels = [unit * by for by in moved]
+    return replace(how, noise=noise, label_noise=of_labels[0] if of_labels else None)
 
 
 def nonnegative(data: FederatedData) -> bool:

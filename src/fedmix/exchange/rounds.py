@@ -114,8 +114,13 @@ class MeanExchange:
 
     def count(self, clients: Array, smallest: int) -> None:
         """Take note that these clients release means of at least so many samples (0: they release none)."""
-        self.sent = self.sent.copy()
-        self.sent[clients] += 1
+        sent = self.sent.copy()
+        sent[clients] += 1
+        self.count_at_least(sent, smallest)
+
+    def count_at_least(self, sent: Array, smallest: int) -> None:
+        """Take note that clients have released so often, or more often, and means of so few samples (0: none), or fewer."""
+        self.sent = np.maximum(self.sent, sent)
         self.smallest = min(filter(None, (self.smallest, smallest)), default=0)
 
     def _pool(self, data: FederatedData) -> Pool:
@@ -123,7 +128,7 @@ class MeanExchange:
         rng = stream(self.seed, "shuffle", self.version)
         if self.how.source == "own":
             return build(self.releases, 1, rng)
-        pool = build(self.releases, self.how.average, rng)
+        pool = build(self.releases, 1 if self.how.secure else self.how.average, rng)  # sums come averaged
         if self.how.source == "noise":
             labels = torch.full_like(pool.y, 1 / data.outputs if data.classes else 0.0)
             return Pool(data.transform.noise(tuple(pool.x.shape), rng), labels, pool.owners)

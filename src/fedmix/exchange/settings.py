@@ -9,6 +9,7 @@ import numpy as np
 from fedmix.errors import BadInput
 
 Array = np.ndarray[Any, Any]
+MOST_SUMMED = 512  # with the rest that joins a group fewer than 1024, so that sums of 22 bits fit into 32
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Exchange:
     and `label_noise`, inputs and labels have a bound and a noise each (docs/privacy.md). The server averages every `average`
     random entries of the pool into one. `source` replaces the pool by a client's own means or by random noise (the
     paper's controls; nothing travels then). `exclude_own` keeps a client from drawing entries it contributed to. With `wait`,
-    clients whose data changed hold their new means back until that share of all clients has changed.
+    clients whose data changed hold their new means back until that share of all clients has changed. With `secure`, the
+    server of a federation gets sums over `average` clients or more and no client's mean; each adds its own once.
     """
 
     m: int | float | Literal["all"] = "all"
@@ -36,6 +38,7 @@ class Exchange:
     clip: float | None = None
     label_clip: float | None = None
     label_noise: float | None = None
+    secure: Literal["secagg+"] | None = None
 
     def __post_init__(self) -> None:
         if self.m != "all":
@@ -68,6 +71,21 @@ class Exchange:
                 raise BadInput(f"exchange.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}")
         if self.source == "own" and self.exclude_own:
             raise BadInput("exchange.source='own' uses a client's own means; it cannot go with exclude_own")
+        if self.secure:
+            self._check_secure()
+
+    def _check_secure(self) -> None:
+        rules = (
+            (self.secure == "secagg+", f"secure={self.secure!r} is unknown; leave it out or use 'secagg+'"),
+            (1 < self.average <= MOST_SUMMED, f"secure needs average between 2 and {MOST_SUMMED}: that many clients are summed"),
+            (self.m == "all", "secure needs m='all': each client adds one mean to a sum"),
+            (self.clip is not None, "secure needs clip: values are summed as whole numbers, whose range has to be known"),
+            (self.source == "pool" and not self.exclude_own, "secure goes with source='pool' and without exclude_own only"),
+            (not self.wait, "secure does not go with wait: nobody sends twice"),
+        )
+        for holds, rule in rules:
+            if not holds:
+                raise BadInput(f"exchange.{rule}")
 
     @property
     def noises(self) -> tuple[float, float]:

@@ -19,10 +19,10 @@ from fedmix.batches import Received, Resident
 from fedmix.data.federated import FederatedData
 from fedmix.engines import Sequential, Work
 from fedmix.errors import BadInput, ClientFailure, FedmixError
-from fedmix.exchange import Means, release
+from fedmix.exchange import Exchange, Means, release
 from fedmix.exchange.pool import to_shares
 from fedmix.federation import device_named
-from fedmix.flower import wire
+from fedmix.flower import secure, wire
 from fedmix.flower.policy import Policy
 from fedmix.flower.task import Task
 from fedmix.kernels.precision import arithmetic
@@ -30,6 +30,7 @@ from fedmix.models.functional import Model
 from fedmix.plan import draw_plan
 from fedmix.rng import stream
 
+MOST_EPOCHS = 1 << 32  # of a client's data
 log = logging.getLogger("fedmix.flower")
 
 
@@ -43,7 +44,9 @@ def client_app(task: Task) -> ClientApp:
     def answer(act: Callable[[Party, RecordDict, Context], RecordDict]) -> Callable[[Message, Context], Message]:
         def handle(message: Message, context: Context) -> Message:
             try:
-                content = act(Party.of(task, context), message.content, context)
+                party = Party.of(task, context)
+                asked = message.content
+                content = add_mean(party, message, context) if secure.asks(asked) else act(party, asked, context)
             except ClientFailure as failure:  # whose sentence describes samples
                 log.error("%s", failure)
                 content = wire.refusal(f"its local update failed at step {failure.step}; its own log says why")
@@ -120,6 +123,8 @@ def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
     agreed = party.task.exchange
     if agreed is None:
         raise BadInput("this objective uses no means, so none are let out")
+    if agreed.secure:
+        raise BadInput("means are let out in sums only, for exchange.secure is set")
     how = party.policy.applied(agreed, party.client, party.samples)
     presence = party.presence
     if party.task.objective.needs.layer:
@@ -128,13 +133,8 @@ def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
         question = json.dumps([presence.digest, asdict(party.policy)])
     about, answer = f"about {question}", f"means {question}"
     if about not in context.state:
-        data = party.data
-        means = release(
-            party.client, data.x, data.targets(torch.from_numpy(np.ascontiguousarray(data.y))), how, _encoder(party, asked),
-            stream(party.task.experiment.seed, "split", party.client, _first_epoch(presence.digest, asked, context)),
-            np.random.default_rng(secrets.randbits(128)),  # a server that knew the noise could take it off
-        )  # fmt: skip
-        if means and data.classes is not None and agreed.clip is None and how.clip is not None:
+        means = _release(party, how, _encoder(party, asked), _first_epoch(presence.digest, asked, context))
+        if means and party.data.classes is not None and agreed.clip is None and how.clip is not None:
             means = means._replace(y=to_shares(means.y))  # the server expects shares, since it asked for no clipping
         m = how.group_size(party.client, party.samples) if means else 0
         context.state[answer] = wire.pack(means._asdict() if means else {})
@@ -142,11 +142,32 @@ def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
     return RecordDict({"about": context.state[about], "means": context.state[answer]})
 
 
+def add_mean(party: Party, message: Message, context: Context) -> RecordDict:
+    """Take a step towards a sum over clients, to which this one adds its mean, hidden from everybody."""
+    agreed = party.task.exchange
+    if agreed is None or not agreed.secure:
+        raise BadInput("a sum was asked for, and exchange.secure is not set")
+    how = party.policy.applied(agreed, party.client, party.samples)
+
+    def mean() -> list[Any]:
+        means = _release(party, how, party.data.units)
+        if means is None:
+            raise BadInput("it is below the cut-off and adds nothing to a sum")
+        return [part[0].numpy() for part in means]
+
+    return secure.take_step(message, context, agreed, mean)
+
+
+def _release(party: Party, how: Exchange, encode: Callable[[Any], Tensor], epoch: int = 0) -> Means | None:
+    data, y = party.data, party.data.targets(torch.from_numpy(np.ascontiguousarray(party.data.y)))
+    grouping = stream(party.task.experiment.seed, "split", party.client, epoch)
+    noise = np.random.default_rng(secrets.randbits(128))  # a server that knew the noise could take it off
+    return release(party.client, data.x, y, how, encode, grouping, noise)
+
+
 def _new_round(party: Party, asked: RecordDict, context: Context) -> int:
     """The round of a question about hidden states: the last one answered, or one after it, which takes its place."""
-    round_, rounds = int(wire.said(asked, "round", int)), party.task.experiment.rounds
-    if not 0 <= round_ < rounds:
-        raise BadInput(f"means were asked for round {round_}, and there are rounds 0..{rounds - 1}")
+    round_ = _round(party, asked)
     before = context.state.get("answered")
     last = before["round"] if isinstance(before, ConfigRecord) else -1
     assert isinstance(last, int)
@@ -159,12 +180,21 @@ def _new_round(party: Party, asked: RecordDict, context: Context) -> int:
     return round_
 
 
+def _round(party: Party, asked: RecordDict) -> int:
+    round_, rounds = int(wire.said(asked, "round", int)), party.task.experiment.rounds
+    if not 0 <= round_ < rounds:
+        raise BadInput(f"it was asked for round {round_}, and there are rounds 0..{rounds - 1}")
+    return round_
+
+
 def _first_epoch(digest: int, asked: RecordDict, context: Context) -> int:
     """The server's number for these data, by which they are grouped: the first that it gave, so that groups stay the same."""
     known = context.state.get("epochs")
     epochs = dict(known) if isinstance(known, ConfigRecord) else {}
     epoch = epochs.setdefault(str(digest), wire.said(asked, "epoch", int))
     assert isinstance(epoch, int)
+    if not 0 <= epoch < MOST_EPOCHS:
+        raise BadInput(f"means were asked for epoch {epoch} of the data, which is no count")
     context.state["epochs"] = ConfigRecord(epochs)
     return epoch
 
@@ -186,14 +216,14 @@ def _encoder(party: Party, asked: RecordDict) -> Callable[[Any], Tensor]:
 
 def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
     """Train from the weights that came, with draws of (seed, round, client), and send the weights back."""
-    task, round_ = party.task, wire.said(asked, "round", int)
+    task, round_ = party.task, _round(party, asked)
     needs, training, seed = task.objective.needs, task.training, task.experiment.seed
     pool = entries = None
     if needs.means:
         version = wire.said(asked, "pool", int)
         if "pool" in asked:
-            wire.check_pool(asked, _like(party), entries=task.exchange is not None and task.exchange.exclude_own)
-            context.state["pool"] = asked["pool"]
+            own_entries = task.exchange is not None and task.exchange.exclude_own
+            context.state["pool"] = wire.pack(wire.read_pool(asked, _like(party), entries=own_entries))
             context.state["held"] = ConfigRecord({"version": version})
         held = context.state.get("held")
         if not isinstance(held, ConfigRecord) or held.get("version") != version:

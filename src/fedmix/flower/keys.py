@@ -17,6 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedmix.errors import BadInput
 
 DAYS = 365
+LOOPBACK = ("localhost", "127.0.0.1")  # by which a SuperLink's own processes call it
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Keys:
 
 
 def make_keys(folder: Path, hosts: list[str], clients: int) -> Keys:
-    """Make an authority, a certificate of the server for these host names and addresses, and a key for each client.
+    """Make an authority, a certificate of the server for these host names and addresses and loopback, and a key for each client.
 
     The authority's own key is used here once and never written.
     """
@@ -63,7 +64,7 @@ def make_keys(folder: Path, hosts: list[str], clients: int) -> Keys:
     leaf = _certificate(subject, issuer, server.public_key()).add_extension(
         x509.BasicConstraints(ca=False, path_length=None), True
     )
-    leaf = leaf.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), False)
+    leaf = leaf.add_extension(x509.SubjectAlternativeName([_host(host) for host in dict.fromkeys((*hosts, *LOOPBACK))]), False)
     leaf = leaf.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
     leaf = leaf.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False)
     pem = serialization.Encoding.PEM

@@ -70,16 +70,8 @@ class Link:
         """Start the SuperLink and wait until it listens. Its database keeps nodes' ids over a restart."""
         security = ["--insecure"]
         if self.keys:
-            keys = self.keys
-            security = [
-                "--ssl-ca-certfile",
-                str(keys.ca),
-                "--ssl-certfile",
-                str(keys.certificate),
-                "--ssl-keyfile",
-                str(keys.key),
-            ]
-            security += ["--enable-supernode-auth"]
+            files = {"ca-certfile": self.keys.ca, "certfile": self.keys.certificate, "keyfile": self.keys.key}
+            security = ["--enable-supernode-auth", *[f"--ssl-{name}={path}" for name, path in files.items()]]
         database = ["--database", str(self.folder / "state.db"), "--disable-runtime-dependency-installation"]
         self.start("superlink", ["flower-superlink", "--port", str(self.port), *database, *security, *self.options])
         self.wait_for(self.port, "superlink")

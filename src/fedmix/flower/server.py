@@ -1,11 +1,11 @@
 """The server's side: it calls the roll, has means exchanged, and runs the rounds over Flower's grid."""
 
-import json
 import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedmix.errors import BadInput, FedmixError
-from fedmix.exchange import MeanExchange, Means, Releases, Traffic
+from fedmix.exchange import MeanExchange, Means, Releases, Traffic, split_at_random
 from fedmix.federation import Rounds, device_named
-from fedmix.flower import wire
+from fedmix.flower import secure, wire
+from fedmix.flower.ledger import Ledger
 from fedmix.flower.post import POLL_SECONDS, Post, content_of
 from fedmix.flower.roster import Roster, TooFew
 from fedmix.flower.settings import Settings
@@ -55,12 +56,21 @@ def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:
     settings = Settings.of(config)
     folder = folder_of(task, Path(settings.out))
     with writing(folder), _logging(folder / "federation.log"):
-        run = Run(task.experiment, folder, lambda: Remote(grid, task, settings, config))
+        run = Run(task.experiment, folder, lambda: Remote(grid, task, settings, config, folder / "releases.json"))
         try:
-            return run.execute(lambda line: log.info("%s", json.dumps(line)), checkpoint_seconds=0.0)
+            return run.execute(_tell, command=settings.command, checkpoint_seconds=0.0)
         except Exception as error:
             log.error("%s%s", "" if isinstance(error, FedmixError) else f"{type(error).__name__}: ", error)
             raise
+
+
+def _tell(line: Mapping[str, Any]) -> None:
+    """Say in a line what a round came to; metrics.jsonl has all of it."""
+    scores = {name: f"{line[name]:.4g}" for name in ("mse", "loss") if line.get(name) is not None}
+    if line.get("accuracy") is not None:
+        scores = {"accuracy": f"{100 * line['accuracy']:.1f} %", **scores}
+    said = "".join(f", {name} {value}" for name, value in scores.items())
+    log.info("round %s is done: %s of %s clients replied well%s", line["round"], line["replied"], line["asked"], said)
 
 
 @contextmanager
@@ -82,10 +92,13 @@ def _logging(path: Path) -> Iterator[None]:
 class Remote(Rounds):
     """The rounds of a federation whose clients are nodes of a Flower grid.
 
-    `settled` is, for each client, the digest of the data for which it was last asked for means; 0 if it never was.
+    `settled` is, for each client, the digest of the data for which it was last asked for means; 0 if it never was. `releases` is
+    the file that counts what has left clients; without one, that is known as long as the process lasts.
     """
 
-    def __init__(self, grid: Grid, task: Task, settings: Settings, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, grid: Grid, task: Task, settings: Settings, config: Mapping[str, Any], releases: Path | None = None
+    ) -> None:
         tests = replace(task.held_out(config), test_clients=None)
         training, seed = task.training, task.experiment.seed
         if training.clients_per_round > settings.clients:
@@ -97,6 +110,8 @@ class Remote(Rounds):
         self.settled = np.zeros(settings.clients, np.int64)
         self.rejected = 0
         self._traffic = Traffic()
+        self.ledger = Ledger(settings.clients, releases)
+        self._recall()
         self.post = Post(grid, settings.at_once)
         self.roster = Roster(self.post, settings.clients, settings.attempts, settings.join_timeout)
         self._welcome(self.roster.gather(settings.enough))
@@ -126,6 +141,15 @@ class Remote(Rounds):
                     raise
                 time.sleep(POLL_SECONDS)
         raise AssertionError
+
+    def _undo(self, before: Mapping[str, Any]) -> None:
+        super()._undo(before)
+        self._recall()
+
+    def _recall(self) -> None:
+        """What has left clients stays counted, in a round that failed and in a run that was stopped."""
+        if self.exchange:
+            self.exchange.count_at_least(self.ledger.sent, self.ledger.smallest)
 
     def _try_round(self) -> float:
         self._welcome(self.roster.call())
@@ -180,7 +204,9 @@ class Remote(Rounds):
             self.exchange.changed([client])
 
     def _has_sent(self, client: int) -> bool:
-        return self.exchange is not None and self.exchange.releases is not None and client in self.exchange.releases.owner
+        if self.exchange is None or self.exchange.releases is None:
+            return False
+        return bool(self.exchange.sent[client]) if self.exchange.how.secure else client in self.exchange.releases.owner
 
     # The exchange
 
@@ -188,16 +214,17 @@ class Remote(Rounds):
         """Have those clients send means that are due, and pool them."""
         layer, here = self.needs.layer, sorted(self.roster.node)
         waits = len(exchange.pending) / self.settings.clients < exchange.how.wait
-        due = [k for k in here if layer or not self.settled[k] or (k in exchange.pending and not waits)]
+        again = frozenset() if waits or exchange.how.secure else exchange.pending
+        due = [k for k in here if layer or not self.settled[k] or k in again]
         if layer:
             self._traffic += Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * len(due))
         settled, pending = self.settled.copy(), exchange.pending
-        sent, done = self._collect_means(exchange, due)
+        sent, done = (self._collect_sums if exchange.how.secure else self._collect_means)(exchange, due)
         if layer:
             done = list(range(self.settings.clients))  # states of an older encoder are of no use
         kept = [] if exchange.releases is None else [exchange.releases.without(np.array(done, np.int64))]
         count = sum(len(part.owner) for part in [*kept, *sent])
-        if count < exchange.how.average:
+        if count < (1 if exchange.how.secure else exchange.how.average):
             self.settled, exchange.pending = settled, pending  # so that everyone is asked again
             raise TooFew(
                 f"{count} means have been sent, and exchange.average={exchange.how.average} needs as many; lower it"
@@ -210,8 +237,19 @@ class Remote(Rounds):
                 "round %s: version %s of the pool has %s entries", self.round + 1, exchange.version, len(exchange.pool or ())
             )
 
+    def _expect(self, exchange: MeanExchange, clients: list[int]) -> int:
+        """Write down that all of these clients release means; the fewest samples in one of them."""
+        smallest = exchange.how.smallest_group(np.array([self.roster.presence[k].samples for k in clients]))
+        everyone = copy(exchange)
+        everyone.count(np.array(clients), smallest)
+        self.ledger.write(everyone)
+        return smallest
+
     def _collect_means(self, exchange: MeanExchange, due: list[int]) -> tuple[list[Releases], list[int]]:
         """What the clients that are due send, and those of them for which it takes the place of what they sent before."""
+        if not due:
+            return [], []
+        agreed = self._expect(exchange, due)
         contents = {self.roster.node[k]: self._question(exchange, k) for k in due}
         replies = self.post.ask("query.means", contents, self.settings.timeout)
         plausible = self._plausible(exchange)
@@ -219,6 +257,8 @@ class Remote(Rounds):
         for k in due:
             reply, presence = replies.get(self.roster.node[k]), self.roster.presence[k]
             content = content_of(reply, f"client {k}")
+            if reply is None:
+                exchange.count(np.array([k]), agreed)  # it may have left the client, too late
             if reply is None or reply.has_error():
                 continue  # it is asked again in the next round
             self.settled[k] = presence.digest
@@ -229,6 +269,41 @@ class Remote(Rounds):
                 done.append(k)
             except FedmixError as error:
                 self._reject(k, error)
+        self.ledger.write(exchange)
+        return sent, done
+
+    def _collect_sums(self, exchange: MeanExchange, due: list[int]) -> tuple[list[Releases], list[int]]:
+        """Means over random groups of the clients that are due, one after the other, and the clients in them.
+
+        Where one fails, the others of its group are put into another. A mean of several has the first of them as its owner.
+        """
+        from fedmix.flower.sums import Group
+
+        how, (like, _), presence = exchange.how, self._plausible(exchange), self.roster.presence
+        shapes = [(1,), *(tuple(part.shape[1:]) for part in like)]  # the first is Flower's, for weights
+        rng, sent, done = stream(self.seed, "sums", self.round), list[Releases](), list[int]()
+        waiting = [k for k in due if presence[k].samples >= how.cutoff]
+        if len(waiting) < how.average:
+            return [], []
+        self._expect(exchange, waiting)
+        while len(waiting) >= how.average:
+            clients = [waiting[i] for i in sorted(split_at_random(len(waiting), how.average, rng)[0])]
+            at = {self.roster.node[k]: k for k in clients}
+            group = Group(self.post, self.settings.timeout, shapes)
+            mean = group.mean(list(at), how)
+            settled = clients if mean else [at[node] for node in group.refused]
+            self.settled[settled] = [presence[k].digest for k in settled]
+            if mean:
+                exchange.count(np.array(clients), min(presence[k].samples for k in clients))
+                self._traffic += Traffic(means_up=(2 * len(clients) - 1) * mean.bytes)  # each sends integers of 8 bytes
+                if all(float(part.abs().max()) <= secure.largest(how) for part in mean):
+                    sent.append(Releases(np.array([clients[0]]), *mean))
+                    done += clients
+                else:
+                    log.warning("the mean of clients %s is none, so that one of them broke the rules", clients)
+            failed = [] if mean else [at[node] for node in group.refused | group.failed]
+            waiting = [k for k in waiting if k not in (failed or clients)]
+        self.ledger.write(exchange)
         return sent, done
 
     def _question(self, exchange: MeanExchange, client: int) -> RecordDict:
@@ -329,6 +404,7 @@ class Remote(Rounds):
         self.post.down += down
         if self.exchange:
             self.exchange.lost(range(self.settings.clients))
+        self._recall()
         self._welcome(list(self.roster.node))
 
 

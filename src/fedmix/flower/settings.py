@@ -16,7 +16,7 @@ class Settings:
     or fails after `join-timeout` seconds. A round counts when `min-share` of `clients_per_round` have replied well; it waits
     `timeout` seconds at most for the others, and is tried `attempts` times. An update whose norm is more than `largest-update`
     times that of the weights is rejected. At most `at-once` nodes work at a time (0: all), for nodes that share a machine. `out`
-    is the folder for run folders, `data` one with the hub's files.
+    is the folder for run folders, `data` one with the hub's files. `command` is what a run's folder says it was started by.
     """
 
     clients: int
@@ -29,6 +29,7 @@ class Settings:
     at_once: int = 0
     out: str = "runs"
     data: str = ""
+    command: str = "flwr run"
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> "Settings":

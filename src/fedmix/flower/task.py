@@ -49,6 +49,8 @@ class Task:
                 f"exchange.source={self.exchange.source!r} is a control for simulations, in which no means travel; "
                 "use source='pool' in a federation"
             )
+        if self.exchange is not None and self.exchange.secure and self.objective.needs.layer:
+            raise BadInput("exchange.secure is for means of samples, sent once; means of hidden states are sent every round")
 
     @staticmethod
     def read(path: Path, load: Load | None = None, held_out: HeldOutSamples | None = None, **own: Any) -> "Task":

@@ -41,12 +41,12 @@ def unpack(content: RecordDict, part: str, shapes: Shapes, *, integers: Collecti
             f"its {part} lack {missing[0]!r}" if missing else f"its {part} hold {more[0]!r:.80}, which nobody asked for"
         )
     kinds = {name: np.int64 if name in integers else np.float32 for name in shapes}
-    return {name: _tensor(record[name], f"{part} {name!r}", shape, kinds[name]) for name, shape in shapes.items()}
+    return {name: read_array(record[name].data, f"{part} {name!r}", shape, kinds[name]) for name, shape in shapes.items()}
 
 
-def _tensor(array: Array, what: str, shape: tuple[int, ...], kind: type[np.generic] = np.float32) -> Tensor:
+def read_array(data: bytes, what: str, shape: tuple[int, ...], kind: type[np.generic]) -> Tensor:
     """Its header is read before anything is allocated: a few bytes may claim to be an array of any size."""
-    stream = BytesIO(array.data)
+    stream = BytesIO(data)
     try:
         version = np.lib.format.read_magic(stream)
         if version != (1, 0):
@@ -62,7 +62,7 @@ def _tensor(array: Array, what: str, shape: tuple[int, ...], kind: type[np.gener
         raise Rejected(f"its {what} have shape {said!s:.80} instead of {shape}".replace("-1", "any"))
     if dtype != kind or fortran:
         raise Rejected(f"its {what} are {dtype} instead of {kind.__name__}, in C order")
-    values = memoryview(array.data)[stream.tell() :]
+    values = memoryview(data)[stream.tell() :]
     if len(values) != dtype.itemsize * math.prod(said):
         raise Rejected(f"its {what} are {len(values)} bytes long instead of {dtype.itemsize * math.prod(said)}")
     tensor = torch.from_numpy(np.frombuffer(values, kind).reshape(said).copy())
@@ -72,8 +72,14 @@ def _tensor(array: Array, what: str, shape: tuple[int, ...], kind: type[np.gener
 
 
 def size(content: RecordDict) -> int:
-    """Bytes of a message's content, as Flower counts them."""
-    return sum(record.count_bytes() for record in content.values())
+    """Bytes of a message's content: names, arrays and texts, and 8 for a number. Flower's own count fails on empty texts."""
+    return sum(len(name) + _size(value) for record in content.values() for name, value in record.items())
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return len(value.data) if isinstance(value, Array) else len(value) if isinstance(value, str | bytes) else 8
 
 
 def said(content: RecordDict, name: str, kind: type) -> Any:
@@ -161,8 +167,8 @@ def read_means(
     return Means(x, y)
 
 
-def check_pool(content: RecordDict, like: Means, *, entries: bool) -> None:
-    """Reject a pool that a client cannot draw from: means like `like`, and with `entries` those that are for this client."""
+def read_pool(content: RecordDict, like: Means, *, entries: bool) -> Params:
+    """A pool that a client can draw from: means like `like`, and with `entries` those that are for this client."""
     shapes: dict[str, tuple[int, ...]] = {"x": (-1, *like.x.shape[1:]), "y": (-1, *like.y.shape[1:])}
     pool = unpack(content, "pool", shapes | ({"entries": (-1,)} if entries else {}), integers=("entries",))
     if not 0 < len(pool["x"]) == len(pool["y"]):
@@ -171,6 +177,7 @@ def check_pool(content: RecordDict, like: Means, *, entries: bool) -> None:
         not len(pool["entries"]) or not 0 <= int(pool["entries"].min()) <= int(pool["entries"].max()) < len(pool["x"])
     ):
         raise Rejected(f"its entries are none, or not of a pool of {len(pool['x'])}")
+    return pool
 
 
 class Update(NamedTuple):

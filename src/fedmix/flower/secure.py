@@ -1,0 +1,82 @@
+"""Secure aggregation by Flower's SecAgg+: what server and clients agree on, its masks, and one step of a client.
+
+In four messages the clients of a group agree on masks that cancel in their sum, and each sends its mean under them.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.compat.common.recorddict_compat import fitres_to_recorddict
+
+from fedmix.errors import BadInput
+from fedmix.exchange import Exchange
+
+Array = np.ndarray[Any, Any]
+QUANTA = 1 << 22
+MODULUS = 1 << 32
+
+
+def masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[Array]:
+    """Integers below `modulus`, a power of two up to 2^32, that nobody can guess who lacks the seed."""
+    stream = Cipher(ChaCha20(hashlib.sha256(seed).digest(), bytes(16)), None).encryptor()
+    words = (np.frombuffer(stream.update(bytes(4 * math.prod(shape))), "<u4").reshape(shape) for shape in shapes)
+    return [word.astype(np.int64) & (modulus - 1) for word in words]
+
+
+# Flower 1.41 folds every key to 32 bits before it makes a mask of it (flwrlabs/flower#7522): few enough to try them all
+import_module("flwr.client.mod.secure_aggregation.secaggplus_mod").pseudo_rand_gen = masks  # type: ignore[attr-defined]
+
+
+def largest(how: Exchange) -> float:
+    """No value of a client's mean is larger: clipped to that norm, with noise of at most ten deviations."""
+    return max(how.clip or 0.0, how.label_clip or 0.0) + 10 * max(how.noises)
+
+
+def agreed(how: Exchange, members: int) -> dict[str, int | float]:
+    """The protocol's settings for a group: every member has to stay to the end, or there is no sum."""
+    sizes = dict.fromkeys((Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD), members)
+    return sizes | {
+        Key.CLIPPING_RANGE: largest(how), Key.TARGET_RANGE: QUANTA, Key.MOD_RANGE: MODULUS, Key.MAX_WEIGHT: 1.0,
+    }  # fmt: skip
+
+
+def asks(content: RecordDict) -> bool:
+    """Whether a message is a step of the protocol."""
+    return RECORD_KEY_CONFIGS in content
+
+
+def take_step(message: Message, context: Context, how: Exchange, means: Callable[[], list[Array]]) -> RecordDict:
+    """What a client answers to a step: keys, shares of keys, its masked `means`, and at last what removes the masks of a sum.
+
+    The settings are the client's own, whatever the message says. It takes part in one sum of a run and no other, for the
+    difference of two sums is a client's mean.
+    """
+    asked = message.content.config_records[RECORD_KEY_CONFIGS]
+    stage = asked.get(Key.STAGE)
+    if "summed" in context.state:
+        raise BadInput("its mean is in a sum already, and goes into no other")
+    if stage == Stage.SETUP:
+        members = asked.get(Key.SAMPLE_NUMBER)
+        if type(members) is not int or members < how.average or dict(asked) != {Key.STAGE: stage, **agreed(how, members)}:
+            raise BadInput("a sum was asked for with other settings than its own")
+    if stage == Stage.UNMASK and asked.get(Key.DEAD_NODE_ID_LIST) != []:
+        raise BadInput("a sum was asked for without some of its clients")
+
+    def fit(message: Message, _: Context) -> Message:
+        found = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(means()), 1, {})
+        return Message(fitres_to_recorddict(found, keep_input=False), reply_to=message)
+
+    reply = secaggplus_mod(message, context, fit)
+    if stage == Stage.UNMASK:
+        context.state["summed"] = ConfigRecord({"done": True})
+    return reply.content

@@ -1,0 +1,206 @@
+"""Secure aggregation on nodes of this process: what the server gets is the mean of a group, and only that."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+
+from fedmix import BadInput, Exchange, Experiment
+from fedmix.flower import client_app, secure
+from fedmix.flower.server import Remote
+from tests.flower.nodes import Nodes
+from tests.flower.tasks import CLASSES, SIZES, light, remote, samples, simulated, task
+
+HOW: dict[str, Any] = {"m": "all", "average": 2, "clip": 3.0, "secure": "secagg+"}
+
+
+def mean_of(client: int) -> torch.Tensor:
+    """By hand: samples and their one-hot labels scaled to norm 3 where they are longer, then averaged."""
+    x, y = samples(client, SIZES[client])
+    both = np.concatenate([x, np.eye(CLASSES)[y]], axis=1)
+    return torch.from_numpy((both * np.minimum(1, 3 / np.linalg.norm(both, axis=1))[:, None]).mean(0))
+
+
+def federated(experiment: Experiment, **more: dict[str, Any]) -> tuple[Remote, Nodes]:
+    nodes = Nodes(client_app(task(experiment)), [])
+    for client in range(len(SIZES)):
+        nodes.add(client, **more.get(f"client_{client}", {}))
+    return remote(experiment, nodes), nodes
+
+
+def values(content: RecordDict) -> list[np.ndarray[Any, Any]]:
+    """Every array that a message holds."""
+    import io
+
+    raw = [v for record in content.config_records.values() for v in record.values() if isinstance(v, list)]
+    packed = [np.load(io.BytesIO(b)) for each in raw for b in each if isinstance(b, bytes) and b.startswith(b"\x93NUMPY")]
+    return packed + [array.numpy() for record in content.array_records.values() for array in record.values()]
+
+
+def test_the_pool_holds_means_of_groups_and_no_message_a_clients_own() -> None:
+    real, nodes = federated(light(exchange=HOW))
+    seen: list[Message] = []
+
+    def looked_at(_: Message, reply: Message) -> Message:
+        seen.append(reply)
+        return reply
+
+    nodes.tamper = dict.fromkeys(range(4), looked_at)
+    [first, *_] = real.run(2)
+    assert real.exchange is not None
+    assert real.exchange.pool is not None
+    pool, sent = torch.cat([real.exchange.releases.x, real.exchange.releases.y], 1), real.exchange.sent.tolist()  # type: ignore[union-attr]
+    own = torch.stack([mean_of(client) for client in range(4)])
+    pairs = [((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2))]
+    step = 2 * 3.0 / 2**22
+    assert any(all((pool[i] - own[list(pair)].mean(0)).abs().max() < 2 * step for i, pair in enumerate(two)) for two in pairs)
+    assert (sent, len(real.exchange.pool)) == ([1, 1, 1, 1], 2)
+    assert first.traffic.means_up == 4 * 8 * (6 + 3)
+    masked = [v for reply in seen for v in values(reply.content) if v.shape == (6,)]
+    assert len(masked) == 4
+    for one in masked:  # in the units of the protocol, nothing like a mean: uniform below 2^32
+        shifted = (own[:, :6].numpy() + 3) / (6 / 2**22)
+        assert (np.abs(one - shifted) > 2**23).any(axis=1).all()
+
+
+def test_masks_use_every_bit_of_a_key() -> None:
+    shape: list[tuple[int, ...]] = [(1000,)]
+    one, other = bytes(32), b"\x01\0\0\0" * 2 + bytes(24)  # the same in 32 bits, where Flower folds them
+    for module in ("client.mod.secure_aggregation.secaggplus_mod", "server.workflow.secure_aggregation.secaggplus_workflow"):
+        import_module("fedmix.flower.sums")
+        used: Callable[..., list[Any]] = import_module(f"flwr.{module}").pseudo_rand_gen
+        assert (used(one, 2**32, shape)[0] != used(other, 2**32, shape)[0]).any()
+        assert (used(one, 2**32, shape)[0] == used(one, 2**32, shape)[0]).all()
+    drawn = secure.masks(one, 2**32, [(100_000,)])[0]
+    assert 0 <= drawn.min() < 2**20
+    assert 2**32 - 2**20 < drawn.max() < 2**32
+    assert abs(drawn.mean() / 2**32 - 0.5) < 5 / np.sqrt(12 * 100_000)
+
+
+def test_who_lets_nothing_out_is_left_out_and_asked_once(tmp_path: Any) -> None:
+    (tmp_path / "none.toml").write_text("share_means = false\n")
+    real, nodes = federated(light(exchange=HOW | {"average": 3}), client_2={"policy": str(tmp_path / "none.toml")})
+    list(real.run(2))
+    assert real.exchange is not None
+    assert real.exchange.sent.tolist() == [1, 1, 0, 1]
+    assert len(real.exchange.pool or ()) == 1
+    steps = [m for m in nodes.of_kind("train", 2) if RECORD_KEY_CONFIGS in m.content]
+    assert len(steps) == 1
+
+
+def test_a_group_that_loses_a_client_gives_no_sum_and_its_others_go_into_another() -> None:
+    real, nodes = federated(light(exchange=HOW | {"average": 3}))
+    lost: list[Message] = []
+
+    def silent(message: Message, reply: Message) -> Message | None:
+        asked = message.content.get(RECORD_KEY_CONFIGS)
+        if asked is not None and Key.CIPHERTEXT_LIST in asked and not lost:  # after keys were exchanged
+            lost.append(message)
+            return None
+        return reply
+
+    nodes.tamper[1] = silent
+    list(real.run(2))
+    assert lost
+    assert real.exchange is not None
+    assert real.exchange.sent.tolist() == [1, 0, 1, 1]  # alone it has to wait for others to come
+    assert len(real.exchange.pool or ()) == 1
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        lambda arrays: arrays[:1],
+        lambda arrays: [*arrays[:2], b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (9999999999,), }"],
+        lambda arrays: [*arrays[:2], "text"],
+    ],
+)
+def test_what_cannot_be_summed_is_rejected(spoilt: Callable[[list[Any]], list[Any]]) -> None:
+    real, nodes = federated(light(exchange=HOW))
+
+    def tamper(_: Message, reply: Message) -> Message:
+        record = reply.content.get(RECORD_KEY_CONFIGS)
+        if isinstance(record, ConfigRecord) and Key.MASKED_PARAMETERS in record:
+            record.__dict__["_data"][Key.MASKED_PARAMETERS] = spoilt(list(record[Key.MASKED_PARAMETERS]))  # type: ignore[arg-type]
+        return reply
+
+    nodes.tamper[3] = tamper
+    list(real.run(1))
+    assert real.exchange is not None
+    assert real.exchange.sent.tolist() == [1, 1, 1, 0]
+
+
+def asked(stage: str, **settings: Any) -> RecordDict:
+    return RecordDict({RECORD_KEY_CONFIGS: ConfigRecord({Key.STAGE: stage, **settings})})
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (asked(Stage.SETUP, **secure.agreed(Exchange(**HOW), 1)), "other settings"),
+        (asked(Stage.SETUP, **secure.agreed(Exchange(**HOW), 2) | {Key.THRESHOLD: 1}), "other settings"),
+        (asked(Stage.SETUP, **secure.agreed(Exchange(**HOW), 2) | {Key.MOD_RANGE: 2**40}), "other settings"),
+        (asked(Stage.UNMASK, **{Key.ACTIVE_NODE_ID_LIST: [1], Key.DEAD_NODE_ID_LIST: [2]}), "without some of its clients"),
+        (asked(Stage.SHARE_KEYS), "its app failed"),
+        (RecordDict({RECORD_KEY_CONFIGS: ConfigRecord({"stage": 3})}), "its app failed"),
+    ],
+)
+def test_a_client_keeps_to_its_own_settings(content: RecordDict, reason: str) -> None:
+    experiment = light(exchange=HOW)
+    nodes, context = Nodes(client_app(task(experiment)), []), Context(1, 1, {"partition-id": 0}, RecordDict(), {})
+    reply = nodes.app(Message(content, dst_node_id=1, message_type="train"), context)
+    assert reason in str(reply.content["about"]["refused"])
+
+
+def test_a_client_adds_its_mean_once_and_never_sends_it_alone() -> None:
+    real, nodes = federated(light(exchange=HOW))
+    list(real.run(1))
+    for kind, content, reason in (
+        ("train", asked(Stage.SETUP, **secure.agreed(Exchange(**HOW), 2)), "in a sum already"),
+        ("query.means", RecordDict({"about": ConfigRecord({"round": 0, "epoch": 0})}), "in sums only"),
+    ):
+        for node, context in nodes.contexts.items():
+            reply = nodes.app(Message(content, dst_node_id=node, message_type=kind), context)
+            assert reason in str(reply.content["about"]["refused"])
+
+
+def test_sums_go_on_after_a_checkpoint_without_being_asked_for_again() -> None:
+    experiment = light(exchange=HOW)
+    (whole, _), (first, nodes) = federated(experiment), federated(experiment)
+    list(whole.run(3))
+    list(first.run(1))
+    again = remote(experiment, nodes)
+    again.restore(first.state())
+    list(again.run(3))
+    assert again.exchange is not None
+    assert again.exchange.sent.tolist() == [1, 1, 1, 1]
+    for name, weight in whole.params.items():
+        torch.testing.assert_close(again.params[name], weight, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"average": 1}, "needs average between 2 and 512"),
+        ({"m": 4}, "needs m='all'"),
+        ({"clip": None}, "needs clip"),
+        ({"exclude_own": True}, "without exclude_own"),
+        ({"wait": 0.5}, "nobody sends twice"),
+        ({"secure": "secagg"}, "is unknown"),
+    ],
+)
+def test_settings_that_do_not_go_with_it(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        Exchange(**HOW | more)
+
+
+def test_it_is_for_federations_and_samples() -> None:
+    with pytest.raises(BadInput, match="here is none"):
+        simulated(light(exchange=HOW))
+    with pytest.raises(BadInput, match="hidden states"):
+        task(light({"name": "fedmix", "lam": 0.1, "layer": 1}, exchange=HOW))

@@ -8,7 +8,7 @@ import typer
 federation_app = typer.Typer(help="A real federation on Flower: every client a process of its own.", no_args_is_help=True)
 
 
-@federation_app.command("run", epilog="Example:  fedmix federation run digits --nodes 4 --rounds 5")
+@federation_app.command("run", epilog="Example:  fedmix federation run digits --nodes 5 --rounds 5")
 def federation_run(
     what: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset or an experiment file.")] = "digits",
     nodes: Annotated[int | None, typer.Option(help="How many clients, each a SuperNode; as the experiment says.")] = None,

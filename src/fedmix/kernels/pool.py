@@ -45,7 +45,8 @@ def _quarters(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def _largest(x: Tensor) -> Tensor:
-    which = F.max_pool2d(x.reshape(-1, *x.shape[-2:]), 2, return_indices=True)[1]
+    planes = x.reshape(1, -1, *x.shape[-2:]).contiguous(memory_format=torch.channels_last)  # searched many planes at a time
+    which = F.max_pool2d(planes, 2, return_indices=True)[1].contiguous()
     return which.view(*x.shape[:-2], *which.shape[-2:])
 
 

@@ -45,19 +45,31 @@ class Releases(NamedTuple):
 def release_all(
     clients: Array, data: FederatedData, how: Exchange, encode: Callable[[Array], Tensor], grouping: Streams, noise: Streams
 ) -> list[Releases]:
-    """What `release` gives for each of these clients, in order, a block of clients at a time.
+    """What `release` gives for each of these clients, in order; none or one part. It is made a block of clients at a time.
 
     `grouping` and `noise` give clients' own streams; they are asked once, for those clients that draw from them.
     """
     samples = data.clients.sizes
     senders = clients[samples[clients] >= how.cutoff]
+    if not len(senders):
+        return []
     sizes = how.group_sizes(samples[senders])
     splits = grouping(senders[samples[senders] >= 2 * sizes])
     noises = noise(senders if any(how.noises) else senders[:0])
     before = np.cumsum(samples[senders]) - samples[senders]
     cuts = np.flatnonzero(np.diff(before // CHUNK)) + 1
-    blocks = zip(np.split(senders, cuts), np.split(sizes, cuts), strict=True)
-    return [_release_block(block, size, data, how, encode, splits, noises) for block, size in blocks if len(block)]
+    room: Releases | None = None  # taken at once: small results between large blocks would keep memory from being used again
+    count = 0
+    for block, size in zip(np.split(senders, cuts), np.split(sizes, cuts), strict=True):
+        part = _release_block(block, size, data, how, encode, splits, noises)
+        if room is None:
+            most = int((samples[senders] // sizes).clip(1).sum())
+            room = Releases(np.empty(most, np.int64), *(t.new_empty(most, *t.shape[1:]) for t in (part.x, part.y)))
+        here = slice(count, count + len(part.owner))
+        room.owner[here], room.x[here], room.y[here] = part
+        count = here.stop
+    assert room is not None
+    return [Releases(room.owner[:count], room.x[:count], room.y[:count])]
 
 
 def _release_block(

@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 
 from fedmix import BadInput, Exchange, Experiment
+from fedmix.errors import FedmixError
 from fedmix.flower import client_app, secure
 from fedmix.flower.server import Remote
 from tests.flower.nodes import Nodes
@@ -155,6 +156,47 @@ def test_a_client_keeps_to_its_own_settings(content: RecordDict, reason: str) ->
     nodes, context = Nodes(client_app(task(experiment)), []), Context(1, 1, {"partition-id": 0}, RecordDict(), {})
     reply = nodes.app(Message(content, dst_node_id=1, message_type="train"), context)
     assert reason in str(reply.content["about"]["refused"])
+
+
+@pytest.mark.parametrize("kind", ["query.join", "query.means", "train.default"])
+def test_a_step_in_a_message_of_another_kind_is_refused(kind: str) -> None:
+    """Flower's part of the protocol hands such messages on, as if there were no masks."""
+    nodes = Nodes(client_app(task(light(exchange=HOW))), [0])
+    [(node, context)] = nodes.contexts.items()
+    for content in (asked(Stage.SETUP, **secure.agreed(Exchange(**HOW), 2)), *map(asked, [*Stage.all()[1:], "x"])):
+        reply = nodes.app(Message(content, dst_node_id=node, message_type=kind), context)
+        assert "message of another kind" in str(reply.content["about"]["refused"])
+        assert not reply.content.array_records
+
+
+def test_a_mean_is_made_in_the_one_step_that_masks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever Flower does with a step: here it hands everything on."""
+    monkeypatch.setattr(secure, "secaggplus_mod", lambda message, context, fit: fit(message, context))
+    nodes = Nodes(client_app(task(light(exchange=HOW))), [0])
+    [(node, context)] = nodes.contexts.items()
+    reply = nodes.app(Message(asked(Stage.SHARE_KEYS), dst_node_id=node, message_type="train"), context)
+    assert "outside a sum" in str(reply.content["about"]["refused"])
+
+
+@pytest.mark.parametrize("name", [Key.SOURCE_LIST, Key.ACTIVE_NODE_ID_LIST])
+def test_no_client_is_in_a_sum_twice(name: str) -> None:
+    """A group of three in which the server names one node twice, and so would get the sum of two."""
+    experiment, refused = light(exchange=HOW | {"average": 3}), list[str]()
+    nodes = Nodes(client_app(task(experiment)), range(3))
+    deliver = nodes.app
+
+    def app(message: Message, context: Context) -> Message:
+        record = message.content.get(RECORD_KEY_CONFIGS)
+        if isinstance(record, ConfigRecord) and isinstance(listed := record.get(name), list):
+            record[name] = [listed[0], *listed[:-1]]
+        reply = deliver(message, context)
+        refused.extend(str(about["refused"]) for about in [reply.content.get("about")] if about and "refused" in about)
+        return reply
+
+    nodes.app = app  # type: ignore[assignment]
+    with pytest.raises(FedmixError):
+        next(remote(experiment, nodes, min_clients=3, attempts=1).run(1))
+    assert refused == ["a sum was asked for with a client twice"] * 3
 
 
 def test_a_client_adds_its_mean_once_and_never_sends_it_alone() -> None:

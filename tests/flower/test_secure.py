@@ -1,8 +1,11 @@
 """Secure aggregation on nodes of this process: what the server gets is the mean of a group, and only that."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
+from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from fedmix.errors import FedmixError
 from fedmix.flower import client_app, secure
 from fedmix.flower.server import Remote
 from tests.flower.nodes import Nodes
-from tests.flower.tasks import CLASSES, SIZES, light, remote, samples, simulated, task
+from tests.flower.tasks import CLASSES, EVERYONE, SIZES, light, remote, samples, simulated, task
 
 HOW: dict[str, Any] = {"m": "all", "average": 2, "clip": 3.0, "secure": "secagg+"}
 
@@ -25,6 +28,19 @@ def mean_of(client: int) -> torch.Tensor:
     x, y = samples(client, SIZES[client])
     both = np.concatenate([x, np.eye(CLASSES)[y]], axis=1)
     return torch.from_numpy((both * np.minimum(1, 3 / np.linalg.norm(both, axis=1))[:, None]).mean(0))
+
+
+class Lost:
+    """Loses the reply to the first message that says this, whoever gets it."""
+
+    def __init__(self, key: str) -> None:
+        self.key, self.done = key, False
+
+    def __call__(self, message: Message, reply: Message) -> Message | None:
+        if not self.done and self.key in message.content.config_records.get(RECORD_KEY_CONFIGS, {}):
+            self.done = True
+            return None
+        return reply
 
 
 def federated(experiment: Experiment, **more: dict[str, Any]) -> tuple[Remote, Nodes]:
@@ -83,6 +99,25 @@ def test_masks_use_every_bit_of_a_key() -> None:
     assert abs(drawn.mean() / 2**32 - 0.5) < 5 / np.sqrt(12 * 100_000)
 
 
+def test_both_sides_make_their_masks_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sum of two each client makes its own mask and that of the pair, and the server takes two off."""
+    import_module("fedmix.flower.sums")
+    called = {}
+    for side in ("client.mod.secure_aggregation.secaggplus_mod", "server.workflow.secure_aggregation.secaggplus_workflow"):
+        module = import_module(f"flwr.{side}")
+        assert module.__dict__["pseudo_rand_gen"] is secure.masks
+        called[side] = Mock(wraps=secure.masks)
+        monkeypatch.setattr(module, "pseudo_rand_gen", called[side])
+    nodes = Nodes(client_app(task(light(exchange=HOW))), range(2))
+    next(remote(light(exchange=HOW, training=EVERYONE | {"clients_per_round": 2}), nodes, min_clients=2).run(1))
+    assert [mock.call_count for mock in called.values()] == [2 * 2, 2]
+
+
+def test_a_flower_without_the_function_that_is_replaced_is_refused() -> None:
+    with pytest.raises(ImportError, match=r"flwr\.other has no pseudo_rand_gen"):
+        secure.use_masks(ModuleType("flwr.other"))
+
+
 def test_who_lets_nothing_out_is_left_out_and_asked_once(tmp_path: Any) -> None:
     (tmp_path / "none.toml").write_text("share_means = false\n")
     real, nodes = federated(light(exchange=HOW | {"average": 3}), client_2={"policy": str(tmp_path / "none.toml")})
@@ -113,6 +148,57 @@ def test_a_group_that_loses_a_client_gives_no_sum_and_its_others_go_into_another
     assert len(real.exchange.pool or ()) == 1
 
 
+def test_a_sum_lost_at_its_last_step_counts_and_its_clients_are_asked_for_no_other() -> None:
+    """What takes the masks off has left the others by then, and may only be late."""
+    real, nodes = federated(light(exchange=HOW))
+    nodes.tamper = dict.fromkeys(range(4), no_shares := Lost(Key.ACTIVE_NODE_ID_LIST))
+    list(real.run(2))
+    assert real.exchange is not None
+    assert no_shares.done
+    assert real.exchange.sent.tolist() == real.ledger.sent.tolist() == [1, 1, 1, 1]
+    assert len(real.exchange.pool or ()) == 1
+    for client in range(4):
+        assert len([m for m in nodes.of_kind("train", client) if RECORD_KEY_CONFIGS in m.content]) == 4
+
+
+def test_a_run_whose_only_sum_was_lost_says_so_and_asks_nobody_again() -> None:
+    real, nodes = federated(light(exchange=HOW | {"average": 3}))
+    nodes.tamper = dict.fromkeys(range(4), Lost(Key.ACTIVE_NODE_ID_LIST))
+    with pytest.raises(FedmixError, match="no client has sent means"):
+        list(real.run(1))
+    assert real.ledger.sent.tolist() == [1, 1, 1, 1]
+    assert len([m for m in nodes.of_kind("train") if RECORD_KEY_CONFIGS in m.content]) == 4 * 4
+
+
+def test_a_client_with_a_key_that_is_none_does_not_expel_others() -> None:
+    """Its group is given up for this attempt, for nobody knows whose fault a refusal is; all of it may be asked again."""
+    real, nodes = federated(light(exchange=HOW))
+
+    def no_key(_: Message, reply: Message) -> Message:
+        record = reply.content.get(RECORD_KEY_CONFIGS)
+        if isinstance(record, ConfigRecord) and Key.PUBLIC_KEY_2 in record:
+            record[Key.PUBLIC_KEY_2] = b"none"
+        return reply
+
+    nodes.tamper[0] = no_key
+    list(real.run(1))
+    assert real.exchange is not None
+    sent = real.exchange.sent.tolist()
+    assert (sent[0], sum(sent)) == (0, 2)
+    assert [bool(digest) for digest in real.settled] == [bool(count) for count in sent]  # who shared its group is not done with
+
+
+def test_groups_of_a_round_differ_between_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[tuple[int, ...]] = []
+    monkeypatch.setattr("fedmix.flower.sums.Group.mean", lambda _, nodes, how: groups.append((*nodes, how.average)))
+    real, _ = federated(light(exchange=HOW))
+    real.settings = replace(real.settings, attempts=3)
+    with pytest.raises(FedmixError):
+        list(real.run(1))
+    assert len(groups) == 3 * 2
+    assert len(set(groups)) > 2
+
+
 @pytest.mark.parametrize(
     "spoilt",
     [
@@ -122,7 +208,7 @@ def test_a_group_that_loses_a_client_gives_no_sum_and_its_others_go_into_another
     ],
 )
 def test_what_cannot_be_summed_is_rejected(spoilt: Callable[[list[Any]], list[Any]]) -> None:
-    real, nodes = federated(light(exchange=HOW))
+    real, nodes = federated(light(exchange=HOW | {"average": 3}))
 
     def tamper(_: Message, reply: Message) -> Message:
         record = reply.content.get(RECORD_KEY_CONFIGS)

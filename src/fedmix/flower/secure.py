@@ -33,8 +33,20 @@ def masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[Arra
     return [word.astype(np.int64) & (modulus - 1) for word in words]
 
 
-# Flower 1.41 folds every key to 32 bits before it makes a mask of it (flwrlabs/flower#7522): few enough to try them all
-import_module("flwr.client.mod.secure_aggregation.secaggplus_mod").pseudo_rand_gen = masks  # type: ignore[attr-defined]
+def use_masks(module: Any) -> None:
+    """Put `masks` in the place of a module's own.
+
+    Flower 1.41 folds every key to 32 bits before it makes a mask of it (flwrlabs/flower#7522): few enough to try them all.
+    """
+    if not hasattr(module, "pseudo_rand_gen"):
+        raise ImportError(
+            f"{module.__name__} has no pseudo_rand_gen, in whose place fedmix puts masks that cannot be guessed; "
+            "install the version of flwr that fedmix[flower] asks for"
+        )
+    module.pseudo_rand_gen = masks
+
+
+use_masks(import_module("flwr.client.mod.secure_aggregation.secaggplus_mod"))
 
 
 def largest(how: Exchange) -> float:

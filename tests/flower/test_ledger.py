@@ -88,6 +88,18 @@ def test_a_damaged_ledger_is_refused_in_one_sentence(content: str, sentence: str
         Ledger(2, path)
 
 
+def test_a_link_in_the_place_of_the_ledger_or_the_log_is_refused(tmp_path: Path) -> None:
+    """A folder from elsewhere must not name files outside it, be they there or not."""
+    agreed, outside = task(light(exchange=PRIVATE)), tmp_path / "outside"
+    for name in ("releases.json", "federation.log"):
+        folder = folder_of(agreed, tmp_path / name)
+        folder.mkdir(parents=True)
+        (folder / name).symlink_to(outside)
+        with pytest.raises(BadInput, match=f"{name} is a link to a file elsewhere"):
+            serve(Nodes(client_app(agreed), range(4)), agreed, {"clients": 4, "out": str(tmp_path / name)})
+        assert not outside.exists()
+
+
 def unavailable(asked: Message, reply: Message) -> Message:
     return Message(Error(5, "node unavailable"), reply_to=asked) if asked.metadata.message_type == "query.means" else reply
 

@@ -15,6 +15,7 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 
 from fedmix import BadInput, Exchange, Experiment
 from fedmix.errors import FedmixError
+from fedmix.exchange import Means
 from fedmix.flower import client_app, secure
 from fedmix.flower.server import Remote
 from tests.flower.nodes import Nodes
@@ -320,11 +321,47 @@ def test_sums_go_on_after_a_checkpoint_without_being_asked_for_again() -> None:
         ({"exclude_own": True}, "without exclude_own"),
         ({"wait": 0.5}, "nobody sends twice"),
         ({"secure": "secagg"}, "is unknown"),
+        ({"secure": ""}, "is unknown"),
+        ({"secure": False}, "is unknown"),
     ],
 )
 def test_settings_that_do_not_go_with_it(more: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         Exchange(**HOW | more)
+
+
+def test_a_sum_of_more_clients_than_there_are_is_refused_before_anything_is_sent() -> None:
+    nodes = Nodes(client_app(task(light(exchange=HOW))), range(4))
+    with pytest.raises(BadInput, match="average=5 clients are in a sum, and there are 4 clients"):
+        remote(light(exchange=HOW | {"average": 5}), nodes)
+    assert not nodes.sent
+
+
+def test_a_client_whose_data_shrank_before_a_sum_is_accounted_with_what_is_left() -> None:
+    """23, 8, 30 and 12 samples answer the roll call; when sums are made the second has 5."""
+    real, nodes = federated(light(exchange=HOW, training=EVERYONE))
+    nodes.contexts[nodes.node_of(1)].node_config["more"] = -3
+    next(real.run(1))
+    assert real.exchange is not None
+    assert (real.exchange.smallest, real.ledger.smallest) == (5, 5)
+
+
+def test_a_mean_at_the_bound_is_not_thrown_away_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.1 in float32 is 0.100000001; a thousandth more is too much."""
+    from fedmix.flower.sums import Group
+
+    at_most = [0.1, 0.1001]
+
+    def mean(group: Group, *_: Any) -> Means:
+        group.stage = Stage.UNMASK
+        return Means(torch.full((1, 6), at_most.pop(0)), torch.zeros(1, CLASSES))
+
+    monkeypatch.setattr(Group, "mean", mean)
+    real, _ = federated(light(exchange=HOW | {"clip": 0.1}))
+    list(real.run(1))
+    assert real.exchange is not None
+    assert real.exchange.releases is not None
+    assert real.exchange.releases.x.tolist() == [pytest.approx([0.1] * 6)]
 
 
 def test_it_is_for_federations_and_samples() -> None:

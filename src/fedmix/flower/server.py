@@ -76,6 +76,8 @@ def _tell(line: Mapping[str, Any]) -> None:
 @contextmanager
 def _logging(path: Path) -> Iterator[None]:
     """Into a file, and to the process's own output, which Flower streams to whoever started the run."""
+    if path.is_symlink():
+        raise BadInput(f"{path} is a link to a file elsewhere; delete it")
     handlers = logging.FileHandler(path), logging.StreamHandler()
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -103,7 +105,12 @@ class Remote(Rounds):
         training, seed = task.training, task.experiment.seed
         if training.clients_per_round > settings.clients:
             raise BadInput(f"training.clients_per_round={training.clients_per_round} is more than the {settings.clients} clients")
-        exchange = MeanExchange(task.exchange, seed, settings.clients) if task.exchange else None
+        how = task.exchange
+        if how is not None and how.secure and how.average > settings.clients:
+            raise BadInput(
+                f"exchange.average={how.average} clients are in a sum, and there are {settings.clients} clients; lower it"
+            )
+        exchange = MeanExchange(how, seed, settings.clients) if how else None
         device = device_named(task.experiment.engine.device)
         super().__init__(task.model(tests), task.objective, training, tests, exchange, seed, device)
         self.settings = settings
@@ -197,9 +204,16 @@ class Remote(Rounds):
             self._notice(self.roster.presence[client])
 
     def _notice(self, presence: Presence) -> None:
-        """A client's data may have changed since it was last asked for means."""
+        """A client's data may have changed since it was last asked for means.
+
+        With `secure` nobody knows of how many samples it was in a sum: of as few as it has now, it is assumed.
+        """
         client = presence.client
         self.roster.presence[client] = presence
+        if self.exchange and self.exchange.how.secure and self.exchange.sent[client]:
+            self.exchange.count_at_least(self.exchange.sent, max(presence.samples, self.exchange.how.cutoff))
+            if self.exchange.smallest < self.ledger.smallest:
+                self.ledger.write(self.exchange)
         if self.exchange and self.settled[client] not in (0, presence.digest) and client not in self.exchange.pending:
             log.info("the data of client %s changed", client)
             self.exchange.changed([client])

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message
+from flwr.app import ConfigRecord, Error, Message
 
 from fedmix import BadInput
 from fedmix.exchange import Exchange, guarantee
@@ -86,3 +86,40 @@ def test_a_damaged_ledger_is_refused_in_one_sentence(content: str, sentence: str
     path.write_text(content)
     with pytest.raises(BadInput, match=sentence):
         Ledger(2, path)
+
+
+def test_a_link_in_the_place_of_the_ledger_or_the_log_is_refused(tmp_path: Path) -> None:
+    """A folder from elsewhere must not name files outside it, be they there or not."""
+    agreed, outside = task(light(exchange=PRIVATE)), tmp_path / "outside"
+    for name in ("releases.json", "federation.log"):
+        folder = folder_of(agreed, tmp_path / name)
+        folder.mkdir(parents=True)
+        (folder / name).symlink_to(outside)
+        with pytest.raises(BadInput, match=f"{name} is a link to a file elsewhere"):
+            serve(Nodes(client_app(agreed), range(4)), agreed, {"clients": 4, "out": str(tmp_path / name)})
+        assert not outside.exists()
+
+
+def unavailable(asked: Message, reply: Message) -> Message:
+    return Message(Error(5, "node unavailable"), reply_to=asked) if asked.metadata.message_type == "query.means" else reply
+
+
+def saying(**lies: Any) -> Any:
+    """Means with something else said about them."""
+
+    def tamper(asked: Message, reply: Message) -> Message:
+        if asked.metadata.message_type == "query.means":
+            reply.content["about"] = ConfigRecord({**reply.content.config_records["about"], **lies})
+        return reply
+
+    return tamper
+
+
+@pytest.mark.parametrize("tamper", [unavailable, saying(m=10**6), saying(client=0), saying(samples=-1), saying(m=0)])
+def test_means_that_left_a_client_and_cannot_be_used_are_counted(tamper: Any) -> None:
+    nodes = Nodes(client_app(task(light(exchange=PRIVATE))), range(4))
+    nodes.tamper[3] = tamper
+    real = remote(light(exchange=PRIVATE), nodes)
+    next(real.run(1))
+    assert real.ledger.sent.tolist() == [1, 1, 1, 1]
+    assert real.ledger.smallest == 4

@@ -1,8 +1,11 @@
 """Secure aggregation on nodes of this process: what the server gets is the mean of a group, and only that."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
+from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,10 +14,12 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 
 from fedmix import BadInput, Exchange, Experiment
+from fedmix.errors import FedmixError
+from fedmix.exchange import Means
 from fedmix.flower import client_app, secure
 from fedmix.flower.server import Remote
 from tests.flower.nodes import Nodes
-from tests.flower.tasks import CLASSES, SIZES, light, remote, samples, simulated, task
+from tests.flower.tasks import CLASSES, EVERYONE, SIZES, light, remote, samples, simulated, task
 
 HOW: dict[str, Any] = {"m": "all", "average": 2, "clip": 3.0, "secure": "secagg+"}
 
@@ -24,6 +29,19 @@ def mean_of(client: int) -> torch.Tensor:
     x, y = samples(client, SIZES[client])
     both = np.concatenate([x, np.eye(CLASSES)[y]], axis=1)
     return torch.from_numpy((both * np.minimum(1, 3 / np.linalg.norm(both, axis=1))[:, None]).mean(0))
+
+
+class Lost:
+    """Loses the reply to the first message that says this, whoever gets it."""
+
+    def __init__(self, key: str) -> None:
+        self.key, self.done = key, False
+
+    def __call__(self, message: Message, reply: Message) -> Message | None:
+        if not self.done and self.key in message.content.config_records.get(RECORD_KEY_CONFIGS, {}):
+            self.done = True
+            return None
+        return reply
 
 
 def federated(experiment: Experiment, **more: dict[str, Any]) -> tuple[Remote, Nodes]:
@@ -82,6 +100,25 @@ def test_masks_use_every_bit_of_a_key() -> None:
     assert abs(drawn.mean() / 2**32 - 0.5) < 5 / np.sqrt(12 * 100_000)
 
 
+def test_both_sides_make_their_masks_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sum of two each client makes its own mask and that of the pair, and the server takes two off."""
+    import_module("fedmix.flower.sums")
+    called = {}
+    for side in ("client.mod.secure_aggregation.secaggplus_mod", "server.workflow.secure_aggregation.secaggplus_workflow"):
+        module = import_module(f"flwr.{side}")
+        assert module.__dict__["pseudo_rand_gen"] is secure.masks
+        called[side] = Mock(wraps=secure.masks)
+        monkeypatch.setattr(module, "pseudo_rand_gen", called[side])
+    nodes = Nodes(client_app(task(light(exchange=HOW))), range(2))
+    next(remote(light(exchange=HOW, training=EVERYONE | {"clients_per_round": 2}), nodes, min_clients=2).run(1))
+    assert [mock.call_count for mock in called.values()] == [2 * 2, 2]
+
+
+def test_a_flower_without_the_function_that_is_replaced_is_refused() -> None:
+    with pytest.raises(ImportError, match=r"flwr\.other has no pseudo_rand_gen"):
+        secure.use_masks(ModuleType("flwr.other"))
+
+
 def test_who_lets_nothing_out_is_left_out_and_asked_once(tmp_path: Any) -> None:
     (tmp_path / "none.toml").write_text("share_means = false\n")
     real, nodes = federated(light(exchange=HOW | {"average": 3}), client_2={"policy": str(tmp_path / "none.toml")})
@@ -112,6 +149,57 @@ def test_a_group_that_loses_a_client_gives_no_sum_and_its_others_go_into_another
     assert len(real.exchange.pool or ()) == 1
 
 
+def test_a_sum_lost_at_its_last_step_counts_and_its_clients_are_asked_for_no_other() -> None:
+    """What takes the masks off has left the others by then, and may only be late."""
+    real, nodes = federated(light(exchange=HOW))
+    nodes.tamper = dict.fromkeys(range(4), no_shares := Lost(Key.ACTIVE_NODE_ID_LIST))
+    list(real.run(2))
+    assert real.exchange is not None
+    assert no_shares.done
+    assert real.exchange.sent.tolist() == real.ledger.sent.tolist() == [1, 1, 1, 1]
+    assert len(real.exchange.pool or ()) == 1
+    for client in range(4):
+        assert len([m for m in nodes.of_kind("train", client) if RECORD_KEY_CONFIGS in m.content]) == 4
+
+
+def test_a_run_whose_only_sum_was_lost_says_so_and_asks_nobody_again() -> None:
+    real, nodes = federated(light(exchange=HOW | {"average": 3}))
+    nodes.tamper = dict.fromkeys(range(4), Lost(Key.ACTIVE_NODE_ID_LIST))
+    with pytest.raises(FedmixError, match="no client has sent means"):
+        list(real.run(1))
+    assert real.ledger.sent.tolist() == [1, 1, 1, 1]
+    assert len([m for m in nodes.of_kind("train") if RECORD_KEY_CONFIGS in m.content]) == 4 * 4
+
+
+def test_a_client_with_a_key_that_is_none_does_not_expel_others() -> None:
+    """Its group is given up for this attempt, for nobody knows whose fault a refusal is; all of it may be asked again."""
+    real, nodes = federated(light(exchange=HOW))
+
+    def no_key(_: Message, reply: Message) -> Message:
+        record = reply.content.get(RECORD_KEY_CONFIGS)
+        if isinstance(record, ConfigRecord) and Key.PUBLIC_KEY_2 in record:
+            record[Key.PUBLIC_KEY_2] = b"none"
+        return reply
+
+    nodes.tamper[0] = no_key
+    list(real.run(1))
+    assert real.exchange is not None
+    sent = real.exchange.sent.tolist()
+    assert (sent[0], sum(sent)) == (0, 2)
+    assert [bool(digest) for digest in real.settled] == [bool(count) for count in sent]  # who shared its group is not done with
+
+
+def test_groups_of_a_round_differ_between_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[tuple[int, ...]] = []
+    monkeypatch.setattr("fedmix.flower.sums.Group.mean", lambda _, nodes, how: groups.append((*nodes, how.average)))
+    real, _ = federated(light(exchange=HOW))
+    real.settings = replace(real.settings, attempts=3)
+    with pytest.raises(FedmixError):
+        list(real.run(1))
+    assert len(groups) == 3 * 2
+    assert len(set(groups)) > 2
+
+
 @pytest.mark.parametrize(
     "spoilt",
     [
@@ -121,7 +209,7 @@ def test_a_group_that_loses_a_client_gives_no_sum_and_its_others_go_into_another
     ],
 )
 def test_what_cannot_be_summed_is_rejected(spoilt: Callable[[list[Any]], list[Any]]) -> None:
-    real, nodes = federated(light(exchange=HOW))
+    real, nodes = federated(light(exchange=HOW | {"average": 3}))
 
     def tamper(_: Message, reply: Message) -> Message:
         record = reply.content.get(RECORD_KEY_CONFIGS)
@@ -155,6 +243,47 @@ def test_a_client_keeps_to_its_own_settings(content: RecordDict, reason: str) ->
     nodes, context = Nodes(client_app(task(experiment)), []), Context(1, 1, {"partition-id": 0}, RecordDict(), {})
     reply = nodes.app(Message(content, dst_node_id=1, message_type="train"), context)
     assert reason in str(reply.content["about"]["refused"])
+
+
+@pytest.mark.parametrize("kind", ["query.join", "query.means", "train.default"])
+def test_a_step_in_a_message_of_another_kind_is_refused(kind: str) -> None:
+    """Flower's part of the protocol hands such messages on, as if there were no masks."""
+    nodes = Nodes(client_app(task(light(exchange=HOW))), [0])
+    [(node, context)] = nodes.contexts.items()
+    for content in (asked(Stage.SETUP, **secure.agreed(Exchange(**HOW), 2)), *map(asked, [*Stage.all()[1:], "x"])):
+        reply = nodes.app(Message(content, dst_node_id=node, message_type=kind), context)
+        assert "message of another kind" in str(reply.content["about"]["refused"])
+        assert not reply.content.array_records
+
+
+def test_a_mean_is_made_in_the_one_step_that_masks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever Flower does with a step: here it hands everything on."""
+    monkeypatch.setattr(secure, "secaggplus_mod", lambda message, context, fit: fit(message, context))
+    nodes = Nodes(client_app(task(light(exchange=HOW))), [0])
+    [(node, context)] = nodes.contexts.items()
+    reply = nodes.app(Message(asked(Stage.SHARE_KEYS), dst_node_id=node, message_type="train"), context)
+    assert "outside a sum" in str(reply.content["about"]["refused"])
+
+
+@pytest.mark.parametrize("name", [Key.SOURCE_LIST, Key.ACTIVE_NODE_ID_LIST])
+def test_no_client_is_in_a_sum_twice(name: str) -> None:
+    """A group of three in which the server names one node twice, and so would get the sum of two."""
+    experiment, refused = light(exchange=HOW | {"average": 3}), list[str]()
+    nodes = Nodes(client_app(task(experiment)), range(3))
+    deliver = nodes.app
+
+    def app(message: Message, context: Context) -> Message:
+        record = message.content.get(RECORD_KEY_CONFIGS)
+        if isinstance(record, ConfigRecord) and isinstance(listed := record.get(name), list):
+            record[name] = [listed[0], *listed[:-1]]
+        reply = deliver(message, context)
+        refused.extend(str(about["refused"]) for about in [reply.content.get("about")] if about and "refused" in about)
+        return reply
+
+    nodes.app = app  # type: ignore[assignment]
+    with pytest.raises(FedmixError):
+        next(remote(experiment, nodes, min_clients=3, attempts=1).run(1))
+    assert refused == ["a sum was asked for with a client twice"] * 3
 
 
 def test_a_client_adds_its_mean_once_and_never_sends_it_alone() -> None:
@@ -192,11 +321,47 @@ def test_sums_go_on_after_a_checkpoint_without_being_asked_for_again() -> None:
         ({"exclude_own": True}, "without exclude_own"),
         ({"wait": 0.5}, "nobody sends twice"),
         ({"secure": "secagg"}, "is unknown"),
+        ({"secure": ""}, "is unknown"),
+        ({"secure": False}, "is unknown"),
     ],
 )
 def test_settings_that_do_not_go_with_it(more: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         Exchange(**HOW | more)
+
+
+def test_a_sum_of_more_clients_than_there_are_is_refused_before_anything_is_sent() -> None:
+    nodes = Nodes(client_app(task(light(exchange=HOW))), range(4))
+    with pytest.raises(BadInput, match="average=5 clients are in a sum, and there are 4 clients"):
+        remote(light(exchange=HOW | {"average": 5}), nodes)
+    assert not nodes.sent
+
+
+def test_a_client_whose_data_shrank_before_a_sum_is_accounted_with_what_is_left() -> None:
+    """23, 8, 30 and 12 samples answer the roll call; when sums are made the second has 5."""
+    real, nodes = federated(light(exchange=HOW, training=EVERYONE))
+    nodes.contexts[nodes.node_of(1)].node_config["more"] = -3
+    next(real.run(1))
+    assert real.exchange is not None
+    assert (real.exchange.smallest, real.ledger.smallest) == (5, 5)
+
+
+def test_a_mean_at_the_bound_is_not_thrown_away_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.1 in float32 is 0.100000001; a thousandth more is too much."""
+    from fedmix.flower.sums import Group
+
+    at_most = [0.1, 0.1001]
+
+    def mean(group: Group, *_: Any) -> Means:
+        group.stage = Stage.UNMASK
+        return Means(torch.full((1, 6), at_most.pop(0)), torch.zeros(1, CLASSES))
+
+    monkeypatch.setattr(Group, "mean", mean)
+    real, _ = federated(light(exchange=HOW | {"clip": 0.1}))
+    list(real.run(1))
+    assert real.exchange is not None
+    assert real.exchange.releases is not None
+    assert real.exchange.releases.x.tolist() == [pytest.approx([0.1] * 6)]
 
 
 def test_it_is_for_federations_and_samples() -> None:

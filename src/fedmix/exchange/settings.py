@@ -71,7 +71,7 @@ class Exchange:
                 raise BadInput(f"exchange.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}")
         if self.source == "own" and self.exclude_own:
             raise BadInput("exchange.source='own' uses a client's own means; it cannot go with exclude_own")
-        if self.secure:
+        if self.secure is not None:
             self._check_secure()
 
     def _check_secure(self) -> None:

@@ -148,11 +148,12 @@ def add_mean(party: Party, message: Message, context: Context) -> RecordDict:
     if agreed is None or not agreed.secure:
         raise BadInput("a sum was asked for, and exchange.secure is not set")
     how = party.policy.applied(agreed, party.client, party.samples)
+    if party.samples < how.cutoff:
+        raise BadInput("it is below the cut-off and adds nothing to a sum")
 
     def mean() -> list[Any]:
         means = _release(party, how, party.data.units)
-        if means is None:
-            raise BadInput("it is below the cut-off and adds nothing to a sum")
+        assert means is not None
         return [part[0].numpy() for part in means]
 
     return secure.take_step(message, context, agreed, mean)

@@ -23,7 +23,7 @@ class Ledger:
 
     def __init__(self, clients: int, path: Path | None = None) -> None:
         self.path, self.sent, self.smallest = path, np.zeros(clients, np.int64), 0
-        if path is not None and path.exists():
+        if path is not None and (path.exists() or path.is_symlink()):
             self.sent, self.smallest = _read(path, clients)
 
     def write(self, exchange: MeanExchange) -> None:

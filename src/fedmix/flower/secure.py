@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
@@ -33,8 +33,20 @@ def masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[Arra
     return [word.astype(np.int64) & (modulus - 1) for word in words]
 
 
-# Flower 1.41 folds every key to 32 bits before it makes a mask of it (flwrlabs/flower#7522): few enough to try them all
-import_module("flwr.client.mod.secure_aggregation.secaggplus_mod").pseudo_rand_gen = masks  # type: ignore[attr-defined]
+def use_masks(module: Any) -> None:
+    """Put `masks` in the place of a module's own.
+
+    Flower 1.41 folds every key to 32 bits before it makes a mask of it (flwrlabs/flower#7522): few enough to try them all.
+    """
+    if not hasattr(module, "pseudo_rand_gen"):
+        raise ImportError(
+            f"{module.__name__} has no pseudo_rand_gen, in whose place fedmix puts masks that cannot be guessed; "
+            "install the version of flwr that fedmix[flower] asks for"
+        )
+    module.pseudo_rand_gen = masks
+
+
+use_masks(import_module("flwr.client.mod.secure_aggregation.secaggplus_mod"))
 
 
 def largest(how: Exchange) -> float:
@@ -61,6 +73,8 @@ def take_step(message: Message, context: Context, how: Exchange, means: Callable
     The settings are the client's own, whatever the message says. It takes part in one sum of a run and no other, for the
     difference of two sums is a client's mean.
     """
+    if message.metadata.message_type != MessageType.TRAIN:  # any other Flower hands on to `fit`, whose reply has no masks
+        raise BadInput("a step towards a sum came in a message of another kind")
     asked = message.content.config_records[RECORD_KEY_CONFIGS]
     stage = asked.get(Key.STAGE)
     if "summed" in context.state:
@@ -71,8 +85,14 @@ def take_step(message: Message, context: Context, how: Exchange, means: Callable
             raise BadInput("a sum was asked for with other settings than its own")
     if stage == Stage.UNMASK and asked.get(Key.DEAD_NODE_ID_LIST) != []:
         raise BadInput("a sum was asked for without some of its clients")
+    for name in (Key.SOURCE_LIST, Key.ACTIVE_NODE_ID_LIST):
+        nodes = asked.get(name)
+        if isinstance(nodes, list) and len(set(nodes)) < len(nodes):  # Flower only counts them: another would be left out
+            raise BadInput("a sum was asked for with a client twice")
 
     def fit(message: Message, _: Context) -> Message:
+        if stage != Stage.COLLECT_MASKED_VECTORS:
+            raise BadInput("its mean was asked for outside a sum")
         found = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(means()), 1, {})
         return Message(fitres_to_recorddict(found, keep_input=False), reply_to=message)
 

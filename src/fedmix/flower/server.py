@@ -76,6 +76,8 @@ def _tell(line: Mapping[str, Any]) -> None:
 @contextmanager
 def _logging(path: Path) -> Iterator[None]:
     """Into a file, and to the process's own output, which Flower streams to whoever started the run."""
+    if path.is_symlink():
+        raise BadInput(f"{path} is a link to a file elsewhere; delete it")
     handlers = logging.FileHandler(path), logging.StreamHandler()
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -103,12 +105,17 @@ class Remote(Rounds):
         training, seed = task.training, task.experiment.seed
         if training.clients_per_round > settings.clients:
             raise BadInput(f"training.clients_per_round={training.clients_per_round} is more than the {settings.clients} clients")
-        exchange = MeanExchange(task.exchange, seed, settings.clients) if task.exchange else None
+        how = task.exchange
+        if how is not None and how.secure and how.average > settings.clients:
+            raise BadInput(
+                f"exchange.average={how.average} clients are in a sum, and there are {settings.clients} clients; lower it"
+            )
+        exchange = MeanExchange(how, seed, settings.clients) if how else None
         device = device_named(task.experiment.engine.device)
         super().__init__(task.model(tests), task.objective, training, tests, exchange, seed, device)
         self.settings = settings
         self.settled = np.zeros(settings.clients, np.int64)
-        self.rejected = 0
+        self.rejected = self.attempt = 0
         self._traffic = Traffic()
         self.ledger = Ledger(settings.clients, releases)
         self._recall()
@@ -133,6 +140,7 @@ class Remote(Rounds):
         self._traffic = Traffic()
         self.settled = self.settled.copy()  # what a round changes it replaces, so that it can be undone
         for attempt in range(1, self.settings.attempts + 1):
+            self.attempt = attempt
             try:
                 return self._try_round(), self._traffic
             except TooFew as error:
@@ -196,9 +204,16 @@ class Remote(Rounds):
             self._notice(self.roster.presence[client])
 
     def _notice(self, presence: Presence) -> None:
-        """A client's data may have changed since it was last asked for means."""
+        """A client's data may have changed since it was last asked for means.
+
+        With `secure` nobody knows of how many samples it was in a sum: of as few as it has now, it is assumed.
+        """
         client = presence.client
         self.roster.presence[client] = presence
+        if self.exchange and self.exchange.how.secure and self.exchange.sent[client]:
+            self.exchange.count_at_least(self.exchange.sent, max(presence.samples, self.exchange.how.cutoff))
+            if self.exchange.smallest < self.ledger.smallest:
+                self.ledger.write(self.exchange)
         if self.exchange and self.settled[client] not in (0, presence.digest) and client not in self.exchange.pending:
             log.info("the data of client %s changed", client)
             self.exchange.changed([client])
@@ -225,7 +240,8 @@ class Remote(Rounds):
         kept = [] if exchange.releases is None else [exchange.releases.without(np.array(done, np.int64))]
         count = sum(len(part.owner) for part in [*kept, *sent])
         if count < (1 if exchange.how.secure else exchange.how.average):
-            self.settled, exchange.pending = settled, pending  # so that everyone is asked again
+            if not exchange.how.secure:
+                self.settled, exchange.pending = settled, pending  # so that everyone is asked again
             raise TooFew(
                 f"{count} means have been sent, and exchange.average={exchange.how.average} needs as many; lower it"
                 if count
@@ -257,10 +273,10 @@ class Remote(Rounds):
         for k in due:
             reply, presence = replies.get(self.roster.node[k]), self.roster.presence[k]
             content = content_of(reply, f"client {k}")
-            if reply is None:
-                exchange.count(np.array([k]), agreed)  # it may have left the client, too late
             if reply is None or reply.has_error():
+                exchange.count(np.array([k]), agreed)  # they may have left the client, and got lost
                 continue  # it is asked again in the next round
+            before = exchange.sent[k]
             self.settled[k] = presence.digest
             exchange.pending -= {k}
             try:
@@ -268,6 +284,8 @@ class Remote(Rounds):
                     sent += self._read_means(exchange, k, content, plausible)
                 done.append(k)
             except FedmixError as error:
+                if exchange.sent[k] == before:
+                    exchange.count(np.array([k]), agreed)
                 self._reject(k, error)
         self.ledger.write(exchange)
         return sent, done
@@ -275,13 +293,14 @@ class Remote(Rounds):
     def _collect_sums(self, exchange: MeanExchange, due: list[int]) -> tuple[list[Releases], list[int]]:
         """Means over random groups of the clients that are due, one after the other, and the clients in them.
 
-        Where one fails, the others of its group are put into another. A mean of several has the first of them as its owner.
+        Where one fails, the others of its group are put into another, unless they were asked for what takes the masks off: that
+        may have left them, so it counts, and they take part in no other sum. A mean of several has the first as its owner.
         """
         from fedmix.flower.sums import Group
 
         how, (like, _), presence = exchange.how, self._plausible(exchange), self.roster.presence
         shapes = [(1,), *(tuple(part.shape[1:]) for part in like)]  # the first is Flower's, for weights
-        rng, sent, done = stream(self.seed, "sums", self.round), list[Releases](), list[int]()
+        rng, sent, done = stream(self.seed, "sums", self.round, self.attempt), list[Releases](), list[int]()
         waiting = [k for k in due if presence[k].samples >= how.cutoff]
         if len(waiting) < how.average:
             return [], []
@@ -291,17 +310,20 @@ class Remote(Rounds):
             at = {self.roster.node[k]: k for k in clients}
             group = Group(self.post, self.settings.timeout, shapes)
             mean = group.mean(list(at), how)
-            settled = clients if mean else [at[node] for node in group.refused]
+            settled = clients if group.unmasked else [at[node] for node in group.refused]
             self.settled[settled] = [presence[k].digest for k in settled]
-            if mean:
+            if group.unmasked:
                 exchange.count(np.array(clients), min(presence[k].samples for k in clients))
+            if group.unmasked and not mean:
+                log.warning("the sum of clients %s was lost at its last step, and they take part in no other", clients)
+            if mean:
                 self._traffic += Traffic(means_up=(2 * len(clients) - 1) * mean.bytes)  # each sends integers of 8 bytes
-                if all(float(part.abs().max()) <= secure.largest(how) for part in mean):
+                if all(float(part.abs().max()) <= secure.largest(how) * (1 + 1e-6) for part in mean):
                     sent.append(Releases(np.array([clients[0]]), *mean))
                     done += clients
                 else:
                     log.warning("the mean of clients %s is none, so that one of them broke the rules", clients)
-            failed = [] if mean else [at[node] for node in group.refused | group.failed]
+            failed = [] if group.unmasked else [at[node] for node in group.refused | group.failed]
             waiting = [k for k in waiting if k not in (failed or clients)]
         self.ledger.write(exchange)
         return sent, done
@@ -330,6 +352,8 @@ class Remote(Rounds):
         self.settled[client] = presence.digest
         self.roster.presence[client] = presence
         m = wire.group_size(content, presence.samples)
+        if not m and any(content.array_records.values()):
+            raise Rejected("it sends means, and says that they are of no samples")
         if not m:
             log.info("client %s is below the cut-off and sends no means", client)
             return []

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.server import LegacyContext, SimpleClientManager
 from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.server.workflow import SecAggPlusWorkflow
@@ -19,28 +19,36 @@ from flwr.serverapp import Grid
 from fedmix.exchange import Exchange, Means
 from fedmix.flower import wire
 from fedmix.flower.post import Post, content_of
-from fedmix.flower.secure import MODULUS, QUANTA, largest, masks
+from fedmix.flower.secure import MODULUS, QUANTA, largest, use_masks
 from fedmix.flower.wire import Rejected
 
 Shape = tuple[int, ...]
 log = logging.getLogger("fedmix.flower")
-secaggplus_workflow.pseudo_rand_gen = masks  # type: ignore[attr-defined,assignment] # as the clients do
+use_masks(secaggplus_workflow)  # as the clients do
 
 
 class Group:
     """What the workflow knows of the grid: the clients of one group, through the post, and only answers that can be summed.
 
-    `refused` are nodes that will not take part, `failed` others that did not answer well.
+    `refused` are nodes that will not take part, `failed` others that did not answer well: all, where one refuses later on, for
+    what it refuses may be another's doing. `stage` is the last one that was begun.
     """
 
     def __init__(self, post: Post, seconds: float, shapes: list[Shape]) -> None:
         self.post, self.seconds, self.shapes = post, seconds, shapes
         self.refused: set[int] = set()
         self.failed: set[int] = set()
+        self.stage: object = None
+
+    @property
+    def unmasked(self) -> bool:
+        """Whether clients were asked for what takes the masks off their sum."""
+        return self.stage == Stage.UNMASK
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:  # noqa: ARG002
         """As the grid's own; the post waits as long as the run's settings say."""
         contents = {message.metadata.dst_node_id: message.content for message in messages}
+        self.stage = next(iter(contents.values())).config_records[RECORD_KEY_CONFIGS][Key.STAGE]
         replies = self.post.ask("train", contents, self.seconds)
         good = []
         for node in contents:
@@ -54,7 +62,10 @@ class Group:
                 good.append(reply)
             except Rejected as error:
                 refused = reply is not None and reply.has_content() and wire.refused(reply.content) is not None
-                (self.refused if refused else self.failed).add(node)
+                if refused and self.stage == Stage.SETUP:
+                    self.refused.add(node)
+                else:
+                    self.failed |= set(contents) if refused else {node}
                 log.warning("node %s: %s", node, error)
         return good
 

@@ -83,8 +83,8 @@ def _membership(cells: Sequence[Cell], grid: Grid) -> Finding:
         "To an attacker who knows how such pictures are distributed, but not the other samples (an AUC of 0.5 is a coin, 1 is "
         f"certainty):{_at_ends(cells, told)}",
         f"{first.members} members and {first.others} others. In brackets are intervals so wide that all of this audit hold at "
-        f"once with 95 % confidence. To be found, a sample had to score higher than the others do: {few} mistaken, which shows "
-        f"a rate of false alarms of at most {alarms:.1%}.",
+        "once with 95 % confidence (those of AUCs by approximation). To be found, a sample had to score higher than the others "
+        f"do: {few} mistaken, which shows a rate of false alarms of at most {alarms:.1%}.",
         "A larger M and noise make it harder; noise with a bound on samples (--clip) bounds every such attack. "
         + _stopped(cells, lambda c: _guessed(c.server, c.client, c.together), f"AUC ≤ {AT_CHANCE}"),
     )

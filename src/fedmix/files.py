@@ -93,3 +93,9 @@ def printable(value: object) -> str:
     """A value as text that cannot steer a terminal: control characters become a replacement sign."""
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse a link in the place of a file that is to be written: it leads to another."""
+    if path.is_symlink():
+        raise BadInput(f"{path} is a link to a file elsewhere; delete it")

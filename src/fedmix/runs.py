@@ -38,7 +38,7 @@ from fedmix.errors import BadInput, FedmixError
 from fedmix.exchange.accounting import upwards
 from fedmix.experiment import Experiment
 from fedmix.federation import Federation, Round, Rounds
-from fedmix.files import parse_json, printable, read_within, write_whole
+from fedmix.files import parse_json, printable, read_within, refuse_link, write_whole
 
 CHECKPOINT_SECONDS = 5.0
 GALLERY = 12
@@ -377,8 +377,7 @@ def _json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
 def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
     """Keep other processes out of a folder."""
     path = folder / name
-    if path.is_symlink():
-        raise BadInput(f"{path} is a link to a file elsewhere; delete it")
+    refuse_link(path)
     with path.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

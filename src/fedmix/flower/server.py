@@ -19,6 +19,7 @@ from torch import Tensor
 from fedmix.errors import BadInput, FedmixError
 from fedmix.exchange import MeanExchange, Means, Releases, Traffic, split_at_random
 from fedmix.federation import Rounds, device_named
+from fedmix.files import refuse_link
 from fedmix.flower import secure, wire
 from fedmix.flower.ledger import Ledger
 from fedmix.flower.post import POLL_SECONDS, Post, content_of
@@ -76,8 +77,7 @@ def _tell(line: Mapping[str, Any]) -> None:
 @contextmanager
 def _logging(path: Path) -> Iterator[None]:
     """Into a file, and to the process's own output, which Flower streams to whoever started the run."""
-    if path.is_symlink():
-        raise BadInput(f"{path} is a link to a file elsewhere; delete it")
+    refuse_link(path)
     handlers = logging.FileHandler(path), logging.StreamHandler()
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -45,7 +45,7 @@ class Group:
         """Whether clients were asked for what takes the masks off their sum."""
         return self.stage == Stage.UNMASK
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:  # noqa: ARG002
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:  # noqa: ARG002 - the grid's
         """As the grid's own; the post waits as long as the run's settings say."""
         contents = {message.metadata.dst_node_id: message.content for message in messages}
         self.stage = next(iter(contents.values())).config_records[RECORD_KEY_CONFIGS][Key.STAGE]

@@ -4,15 +4,16 @@
     python benchmarks/privacy.py cifar10 --device cuda --data FOLDER --seeds 1 --json benchmarks/results/DATE-privacy/cifar10.json
     python benchmarks/privacy.py show benchmarks/results/DATE-privacy/digits.json --plot docs/images/privacy.svg
 
-What the JSON file holds is not run again, and runs are kept in --out: stop it at any time, or after --minutes, and go on later.
-`show` prints the table.
+What the JSON file holds is not run again, and runs are kept in --out: stop it at any time, or after --minutes, and go on later;
+what says most comes first. With `--groups 5` and so on, several processes can share the work, each with a file of its own. `show`
+prints the table of one file or of several.
 """
 
 import argparse
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -42,20 +43,23 @@ class Task:
     tests: int
 
 
-TASKS = {"digits": Task(4.0, 10, 5), "cifar10": Task(30.0, 300, 10)}
+TASKS = {"digits": Task(4.0, 10, 5), "cifar10": Task(30.0, 60, 5)}
 
 
-def points(name: str, task: Task, seed: int, root: Path | None) -> Iterator[tuple[dict[str, Any], Experiment]]:
-    """Every point of the grid with one seed: what it is, and the experiment."""
+def points(
+    name: str, task: Task, groups: Sequence[str], seed: int, root: Path | None
+) -> Iterator[tuple[dict[str, Any], Experiment]]:
+    """Every point of the grid with one seed: what it is, and the experiment; with M_k = all also what has no M_k."""
     fixed: dict[str, Any] = {"rounds": task.rounds}
     data = experiment(name, "fedavg", seed=seed).build_data(root)
     for algorithm in ("fedavg", "fedmix", "naivemix"):
         mix = experiment(name, algorithm, seed=seed).with_settings(fixed)
-        if algorithm == "fedavg":
-            yield {"algorithm": algorithm, "kind": "fedavg"}, mix
-            continue
-        yield {"algorithm": algorithm, "kind": "random means"}, mix.with_settings({"exchange.source": "noise"})
-        for m in GROUPS:
+        if "all" in groups:
+            control = ("fedavg", {}) if algorithm == "fedavg" else ("random means", {"exchange.source": "noise"})
+            yield {"algorithm": algorithm, "kind": control[0]}, mix.with_settings(control[1])
+        for m in GROUPS if algorithm != "fedavg" else ():
+            if str(m) not in groups:
+                continue
             for average in AVERAGES if algorithm == "fedmix" else AVERAGES[:1]:
                 at = {"algorithm": algorithm, "m": m, "average": average}
                 pool = mix.with_settings({"exchange.m": m, "exchange.average": average})
@@ -74,18 +78,15 @@ def points(name: str, task: Task, seed: int, root: Path | None) -> Iterator[tupl
 
 
 def measure(
-    name: str, task: Task, seeds: int, out: Path, device: str, root: Path | None, to: Path, first: bool, minutes: float
+    name: str, task: Task, groups: Sequence[str], seeds: int, out: Path, device: str, root: Path | None, to: Path, minutes: float
 ) -> None:
-    """Run what is missing, and write what is known after every run; with `first`, only m = 1 and what it is compared with.
-
-    After `minutes` no further run begins.
-    """
+    """Run what is missing, and write what is known after every run. After `minutes` no further run begins."""
     records: list[dict[str, Any]] = known(name, task, to)
     done = [{k: r[k] for k in r if k not in RESULTS} for r in records]
     to.parent.mkdir(parents=True, exist_ok=True)
-    todo = [(at | {"seed": seed}, spec) for seed in range(seeds) for at, spec in points(name, task, seed, root)]
+    todo = [(at | {"seed": seed}, spec) for seed in range(seeds) for at, spec in points(name, task, groups, seed, root)]
     todo = sorted(todo, key=lambda point: _last(point[0]))
-    todo = [(at, spec) for at, spec in todo if at not in done and not (first and _last(at)[0])]
+    todo = [(at, spec) for at, spec in todo if at not in done]
     began = time.monotonic()
     for left, (at, spec) in zip(range(len(todo), 0, -1), todo, strict=True):
         if time.monotonic() - began > 60 * minutes:
@@ -207,7 +208,8 @@ def main() -> None:
     """Measure, or show what was measured."""
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("what", choices=[*TASKS, "show"])
-    ask.add_argument("file", nargs="?", type=Path)
+    ask.add_argument("files", nargs="*", type=Path)
+    ask.add_argument("--groups", default="5,20,all", help="M_k, by comma")
     ask.add_argument("--seeds", type=int, default=3)
     ask.add_argument("--out", type=Path, default=Path("runs/privacy"))
     ask.add_argument("--device", default="cpu")
@@ -216,12 +218,13 @@ def main() -> None:
     ask.add_argument("--plot", type=Path)
     ask.add_argument("--rounds", type=int)
     ask.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after so many")
-    ask.add_argument("--first", action="store_true", help="only m = 1, and what it is compared with")
     told = ask.parse_args()
     if told.what != "show":
         task = TASKS[told.what] if told.rounds is None else replace(TASKS[told.what], rounds=told.rounds)
-        measure(told.what, task, told.seeds, told.out, told.device, told.data, told.json, told.first, told.minutes)
-    said = json.loads((told.file or told.json).read_text())
+        groups = told.groups.split(",")
+        measure(told.what, task, groups, told.seeds, told.out, told.device, told.data, told.json, told.minutes)
+    all_said = [json.loads(file.read_text()) for file in told.files or [told.json]]
+    said = all_said[0] | {"records": [record for one in all_said for record in one["records"]]}
     print(table(said))
     if told.plot:
         draw(said, told.plot)

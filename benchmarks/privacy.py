@@ -20,8 +20,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedmix.errors import Diverged
 from fedmix.exchange import Exchange, calibrated
-from fedmix.exchange.accounting import nonnegative
+from fedmix.exchange.accounting import DELTA, guarantee, nonnegative
 from fedmix.experiment import Experiment
 from fedmix.files import write_whole
 from fedmix.presets import experiment
@@ -31,7 +32,7 @@ EPSILONS = (16.0, 8.0, 4.0, 2.0, 1.0)
 SIGMAS = (0.05, 0.075, 0.15, 0.3)  # the paper's
 GROUPS: tuple[int | Literal["all"], ...] = (5, 20, "all")
 AVERAGES = (1, 4, 10)
-RESULTS = ("epsilon", "accuracy", "last")
+RESULTS = ("epsilon", "accuracy", "last", "diverged")
 
 
 @dataclass(frozen=True)
@@ -94,13 +95,19 @@ def measure(
             return
         placed = spec.with_settings({"engine.device": device})
         run = Run(placed, out / placed.id)
-        summary = run.execute(root=root)
-        lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-        tested = [line["accuracy"] for line in lines if "accuracy" in line]
-        score = float(np.mean(tested[-task.tests :]))
-        records.append(at | {"epsilon": summary["epsilon"], "accuracy": score, "last": tested[-1]})
+        try:
+            epsilon = run.execute(root=root)["epsilon"]
+        except Diverged as error:
+            data, how = spec.build_data(root), Exchange(**spec.exchange.model_dump())
+            promised = guarantee(how, how.smallest_group(data.clients.sizes), nonnegative=nonnegative(data))
+            found = {"epsilon": promised.epsilon if promised else None, "accuracy": None, "last": None, "diverged": error.round}
+        else:
+            lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+            tested = [line["accuracy"] for line in lines if "accuracy" in line]
+            found = {"epsilon": epsilon, "accuracy": float(np.mean(tested[-task.tests :])), "last": tested[-1]}
+        records.append(at | found)
         print(json.dumps(records[-1], ensure_ascii=False), flush=True)
-        header = json.dumps({"preset": name, "delta": summary["delta"], **vars(task)})[:-1]
+        header = json.dumps({"preset": name, "delta": DELTA, **vars(task)})[:-1]
         each = ",\n  ".join(json.dumps(record, ensure_ascii=False) for record in records)
         write_whole(to, f'{header},\n "records": [\n  {each}\n]}}\n'.encode())
 

@@ -3,15 +3,18 @@
 import gc
 import warnings
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.fx import GraphModule
 
 from fedmix import Exchange, Federation, FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised, Training
-from fedmix.engines import Sequential, Vectorised, Work
+from fedmix.engines import Sequential, Vectorised, Work, program
 from fedmix.engines.program import Program
 from fedmix.models import initialised
 from fedmix.plan import draw_plan
@@ -97,6 +100,23 @@ def test_without_a_compiler_it_goes_on_and_says_so_once() -> None:
     with without, pytest.warns(UserWarning, match=r"could not be compiled \(.*\); going on without, more slowly") as said:
         slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
     assert len([warning for warning in said if issubclass(warning.category, UserWarning)]) == 1
+    assert apart(plain, slow) < 1e-6
+
+
+def test_compiled_code_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = round_of("digits_cnn", Supervised(), "vectorised")
+
+    def wrong(traced: GraphModule, _: list[Tensor]) -> Callable[..., None]:
+        def step(*leaves: Tensor) -> None:
+            old = leaves[0].clone()
+            traced(*leaves)
+            leaves[0].copy_(old - (leaves[0] - old).flip(-1))  # the first filters' step, mirrored and uphill
+
+        return step
+
+    monkeypatch.setattr(program, "_compile", wrong)
+    with pytest.warns(UserWarning, match="does not do what it does otherwise.*; going on without"):
+        slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
     assert apart(plain, slow) < 1e-6
 
 

@@ -19,6 +19,7 @@ from threading import Event, Thread
 from typing import Any
 
 import torch
+from rich.progress import TaskID
 
 from fedmix.cli.commands import listening
 from fedmix.cli.progress import Progress, bars
@@ -66,10 +67,10 @@ def at_once(
     stopped: Callable[[], bool],
 ) -> Iterator[tuple[Run, Outcome]]:
     """Run up to `jobs` at a time; each, with its title and its number for the screen, as it ends."""
-    waiting, running, asked, cut = list(reversed(runs)), set[_Child](), False, 0
+    waiting, running, asked, ended = list(reversed(runs)), set[_Child](), False, 0
     heard: SimpleQueue[tuple[_Child, Any]] = SimpleQueue()
     with bars(quiet=quiet) or nullcontext() as live:
-        every = live.add_task("all runs", total=len(runs), now="") if live else None
+        every = live.add_task("all runs", total=len(runs), now="") if live else TaskID(0)
         try:
             while running or (waiting and not stopped()):
                 while waiting and len(running) < jobs and not stopped():
@@ -87,20 +88,19 @@ def at_once(
                     child, said = heard.get(timeout=ASK_SECONDS)
                     if said is not None:
                         child.take(said)
-                        continue
-                    running.remove(child)
-                    outcome = child.end()
-                    if live and every is not None:
-                        live.advance(every)
-                    if isinstance(outcome, Interrupted):
-                        cut += 1
                     else:
-                        yield child.run, outcome
+                        running.remove(child)
+                        outcome = child.end()
+                        if not isinstance(outcome, Interrupted):
+                            ended += 1
+                            yield child.run, outcome
+                if live:
+                    live.update(every, completed=ended + sum(child.progress.share for child in running))
         finally:
             for child in running:
                 child.kill()
-    if left := cut + len(waiting):
-        raise Interrupted(f"stopped with {left} of {len(runs)} runs not done; the same command goes on where they were")
+    if ended < len(runs):
+        raise Interrupted(f"stopped with {ended} of {len(runs)} runs done; the same command goes on where the others were")
 
 
 def _environment(run: Run, jobs: int) -> dict[str, str]:

@@ -39,7 +39,7 @@ class Progress:
     def __init__(self, title: str, experiment: Experiment, number: str, *, quiet: bool, among: Bar | None = None) -> None:
         self.title, self.total = title if number == "1/1" else f"[{number}] {title}", experiment.rounds
         self.clients: int = experiment.training.clients_per_round
-        self.quiet, self.said = quiet, ""
+        self.quiet, self.said, self.share = quiet, "", 0.0  # the share of rounds that are done
         self.shown: dict[str, float] = {}
         self.first: tuple[float, int] | None = None
         self.spoke = time.monotonic()
@@ -65,6 +65,7 @@ class Progress:
         pace = self.clients * rounds / (now - self.first[0]) if rounds else 0.0
         self.shown |= {k: line[k] for k in ("accuracy", "mse", "loss") if line.get(k) is not None}
         text = self._text(pace)
+        self.share = line["round"] / self.total
         self.said = f"round {line['round']}/{self.total}  {text}"
         if self.live:
             self.live.update(self.task, completed=line["round"], now=text)

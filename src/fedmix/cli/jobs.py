@@ -76,10 +76,10 @@ def at_once(
                 while waiting and len(running) < jobs and not stopped():
                     run, title, number = waiting.pop()
                     progress = Progress(title, run.experiment, number, quiet=quiet, among=live)
-                    if not live:
-                        progress.note("started")
                     task = [run.experiment.values(), str(run.folder), root and str(root), command, tensorboard]
                     running.add(_Child(run, progress, task, _environment(run, jobs), heard))
+                    if not live:
+                        progress.note("started")
                 if stopped() and not asked:
                     asked = True
                     for child in running:
@@ -100,7 +100,9 @@ def at_once(
             for child in running:
                 child.kill()
     if ended < len(runs):
-        raise Interrupted(f"stopped with {ended} of {len(runs)} runs done; the same command goes on where the others were")
+        raise Interrupted(
+            f"stopped with {ended} of {len(runs)} missing runs done; the same command goes on where the others were"
+        )
 
 
 def _environment(run: Run, jobs: int) -> dict[str, str]:

@@ -33,7 +33,7 @@ def digits(**settings: Any) -> Experiment:
 
 def processes(folder: Path) -> list[int]:
     """Children that work in a folder."""
-    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = subprocess.run(["ps", "-ewwo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
     return [int(line.split()[0]) for line in listed if "fedmix.cli.jobs" in line and str(folder) in line]
 
 

@@ -76,7 +76,7 @@ def at_once(
                 while waiting and len(running) < jobs and not stopped():
                     run, title, number = waiting.pop()
                     progress = Progress(title, run.experiment, number, quiet=quiet, among=live)
-                    task = [run.experiment.values(), str(run.folder), root and str(root), command, tensorboard]
+                    task = [str(run.folder), root and str(root), run.experiment.values(), command, tensorboard]
                     running.add(_Child(run, progress, task, _environment(run, jobs), heard))
                     if not live:
                         progress.note("started")
@@ -191,7 +191,7 @@ def _work(task: str) -> None:
         with suppress(BrokenPipeError):  # the parent is gone, and this process is about to be
             print(json.dumps([kind, what]), file=says, flush=True)
 
-    values, folder, root, command, tensorboard = json.loads(task)
+    folder, root, values, command, tensorboard = json.loads(task)
     try:
         run = Run(Experiment.of(values), Path(folder))
         with listening(run, lambda line: say("round", line), tensorboard) as listen:

@@ -87,6 +87,15 @@ class Run:
             raise BadInput(f"{path} is damaged; delete it and go on with: fedmix resume {self.folder}")
         return said
 
+    def finished(self) -> dict[str, Any] | None:
+        """The summary, if all rounds that are asked for are done."""
+        done = self.summary
+        if done is None or done.get("rounds") != self.experiment.rounds:
+            return None
+        if done.get("identity") != _identity(self.experiment):
+            raise self._changed("summary")
+        return done
+
     def execute(
         self,
         listen: Listener = lambda _: None,
@@ -102,7 +111,7 @@ class Run:
         """
         with writing(self.folder), locked(self.folder):
             self._refuse_other()
-            if (done := self._finished()) is not None:
+            if (done := self.finished()) is not None:
                 return done
             federation, seconds = self._begin(root, command)
             saved_at, started = time.monotonic(), time.monotonic()
@@ -132,14 +141,6 @@ class Run:
         federation = self.experiment.federation(root)
         federation.restore(saved[0])
         return federation
-
-    def _finished(self) -> dict[str, Any] | None:
-        done = self.summary
-        if done is None or done.get("rounds") != self.experiment.rounds:
-            return None
-        if done.get("identity") != _identity(self.experiment):
-            raise self._changed("summary")
-        return done
 
     def _refuse_other(self) -> None:
         """Refuse a folder that holds another experiment, or this one with more rounds."""

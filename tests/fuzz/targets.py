@@ -91,7 +91,7 @@ def reported_toml(data: bytes) -> None:
 def summary(data: bytes) -> None:
     """summary.json, as a report and as a run reads it."""
     _reported("summary.json", data)
-    Run(Experiment.load(scratch() / "run" / "experiment.toml"), scratch() / "run")._finished()
+    Run(Experiment.load(scratch() / "run" / "experiment.toml"), scratch() / "run").finished()
 
 
 def clients(data: bytes) -> None:

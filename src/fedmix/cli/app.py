@@ -44,6 +44,7 @@ Engine = Annotated[str | None, typer.Option(help="vectorised or sequential.")]
 Seeds = Annotated[int, typer.Option(help="How many seeds, from --seed on.")]
 Seed = Annotated[int | None, typer.Option(help="The (first) seed; 0, or the file's.")]
 Data = Annotated[Path | None, typer.Option("--data", help="A folder with the hub's parquet files, instead of a download.")]
+Jobs = Annotated[int, typer.Option(metavar="N", help="Up to N runs at once, each a process; they share the device.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also log to TensorBoard, into each run's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON on standard output, for scripts.")]
@@ -61,6 +62,7 @@ def run(
     device: Device = None,
     data: Data = None,
     out: Out = Path("runs"),
+    jobs: Jobs = 1,
     tensorboard: Board = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -69,7 +71,7 @@ def run(
     from fedmix.cli import commands
 
     experiments = commands.experiments(what, [algorithm], rounds, seed, seeds, settings or [], engine, device)
-    commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
+    commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 
 @app.command(epilog="Example:  fedmix compare digits --algorithms fedavg,naivemix,fedmix --seeds 3 --png curves.png")
@@ -88,6 +90,7 @@ def compare(
     svg: Annotated[Path | None, typer.Option(help="Write the curves there.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the table there.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the whole report there.")] = None,
+    jobs: Jobs = 1,
     tensorboard: Board = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -98,7 +101,7 @@ def compare(
     commands.check_outputs(png, svg, csv, html)
     chosen = [a.strip() for a in algorithms.split(",") if a.strip()]
     experiments = commands.experiments(what, chosen, rounds, seed, seeds, settings or [], engine, device)
-    folders = commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
+    folders = commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
     commands.write_reports(folders, pictures=[p for p in (png, svg) if p], csv=csv, html=html)
 
 
@@ -117,6 +120,7 @@ def reproduce(
     device: Device = None,
     data: Data = None,
     out: Out = Path("runs"),
+    jobs: Jobs = 1,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or show only what is there.")] = True,
     html: Annotated[Path | None, typer.Option(help="Write the whole report there.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write the chart there (.png or .svg).")] = None,
@@ -136,7 +140,7 @@ def reproduce(
     fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device}
     study = reproducing.study(table, rows, columns, seed or 0, seeds, scale, settings or [], fixed)
     reproducing.reproduce(
-        study, out, data, score=score, run=run, html=html, png=png, markdown=markdown, quiet=quiet, as_json=as_json
+        study, out, data, score=score, run=run, html=html, png=png, markdown=markdown, quiet=quiet, as_json=as_json, jobs=jobs
     )
 
 
@@ -171,6 +175,7 @@ def resume(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs that were stopped.")],
     rounds: Rounds = None,
     data: Data = None,
+    jobs: Jobs = 1,
     tensorboard: Board = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -178,7 +183,7 @@ def resume(
     """Go on with runs that were stopped or killed, or add rounds to finished ones."""
     from fedmix.cli import commands
 
-    commands.resume(folders, rounds, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
+    commands.resume(folders, rounds, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 
 @app.command(epilog="Example:  fedmix report runs -o report.html")

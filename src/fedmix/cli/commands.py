@@ -117,50 +117,78 @@ def run_all(
     quiet: bool,
     as_json: bool,
     tensorboard: bool,
+    jobs: int = 1,
 ) -> list[Path]:
     """Run each experiment in its own folder; a failure is told at the end and loses none of the others."""
     runs = [Run(e, out / e.id) for e in todo]
-    return _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
+    return _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 
 def resume(
-    folders: Sequence[Path], rounds: int | None, root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool
+    folders: Sequence[Path],
+    rounds: int | None,
+    root: Path | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+    tensorboard: bool,
+    jobs: int = 1,
 ) -> None:
     """Go on with runs in their folders."""
     runs = [Run.open(folder) for folder in folders]
     if rounds is not None:
         runs = [Run(run.experiment.with_settings({"rounds": rounds}), run.folder) for run in runs]
-    _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
+    _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 
 def run_each(
-    runs: Sequence[Run], root: Path | None, *, quiet: bool, tensorboard: bool = False
+    runs: Sequence[Run], root: Path | None, *, quiet: bool, tensorboard: bool = False, jobs: int = 1
 ) -> Iterator[tuple[Run, dict[str, Any] | Exception]]:
-    """Run one after the other; each with its summary, or with what went wrong, after which the others go on."""
+    """Run one after the other, or several at once; each with its summary, or with what went wrong, after which others go on."""
+    if jobs < 1:
+        raise BadInput(f"--jobs {jobs}: at least one is needed")
     command = shlex.join(["fedmix", *sys.argv[1:]])
     titles = [f"{e.data.name} {e.algorithm} seed {e.seed}" for e in (run.experiment for run in runs)]
+    widest = max(map(len, titles), default=0)
+    here = [(run, titles[i].ljust(widest), f"{i + 1}/{len(runs)}") for i, run in enumerate(runs)]
+    apart = [one for one in here if _missing(one[0])] if jobs > 1 else []
+    if len(apart) > 1:
+        from fedmix.cli.jobs import at_once, prepare
+
+        prepare([run.experiment for run, _, _ in apart], root)
+        here = [one for one in here if one not in apart]
     with _ctrl_c() as stopped:
-        for number, run in enumerate(runs, 1):
+        for run, title, number in here:
             if stopped():
                 raise Interrupted(f"stopped before {run.folder.name}; the same command goes on where it was")
             outcome: dict[str, Any] | Exception
-            with Progress(
-                titles[number - 1].ljust(max(map(len, titles))), run.experiment, f"{number}/{len(runs)}", quiet=quiet
-            ) as progress:
+            with Progress(title, run.experiment, number, quiet=quiet) as progress:
                 try:
-                    with _listening(run, progress, tensorboard) as listen:
+                    with listening(run, progress.update, tensorboard) as listen:
                         outcome = run.execute(listen, command=command, root=root, stopped=stopped)
                 except Interrupted:
                     raise
                 except Exception as error:  # whatever it is
                     outcome = error
             yield run, outcome
+        if len(apart) > 1:
+            how = {"command": command, "quiet": quiet, "tensorboard": tensorboard, "stopped": stopped}
+            yield from at_once(apart, min(jobs, len(apart)), root, **how)
 
 
-def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool) -> list[Path]:
-    failures: list[tuple[Run, Exception]] = []
-    summaries: dict[str, Any] = {}
-    for run, outcome in run_each(runs, root, quiet=quiet or as_json, tensorboard=tensorboard):
+def _missing(run: Run) -> bool:
+    """Whether there is anything to run; a folder that cannot be read needs no process to say so."""
+    try:
+        return run.finished() is None
+    except BadInput:
+        return False
+
+
+def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool, jobs: int) -> list[Path]:
+    ended = {run.folder: o for run, o in run_each(runs, root, quiet=quiet or as_json, tensorboard=tensorboard, jobs=jobs)}
+    failures, summaries = [], {}
+    for run in runs:
+        outcome = ended[run.folder]
         if not isinstance(outcome, Exception):
             summaries[str(run.folder)] = outcome
         elif len(runs) == 1:
@@ -188,16 +216,17 @@ def tell_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
 
 
 @contextmanager
-def _listening(run: Run, progress: Progress, tensorboard: bool) -> Iterator[Listener]:
+def listening(run: Run, listen: Listener, tensorboard: bool) -> Iterator[Listener]:
+    """`listen`, with TensorBoard beside it where that is asked for."""
     if not tensorboard:
-        yield progress.update
+        yield listen
         return
     from fedmix.tensorboard import logging
 
     with logging(run.folder) as log:
 
         def both(line: dict[str, Any]) -> None:
-            progress.update(line)
+            listen(line)
             log(line)
 
         yield both

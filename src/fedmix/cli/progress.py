@@ -22,33 +22,40 @@ def console(stream: TextIO | None = None) -> Console:
     return Console(file=stream or sys.stderr)
 
 
-class Progress:
-    """Shows round, score, loss, clients a second and the time left."""
+def bars(*, quiet: bool) -> Bar | None:
+    """Live bars, where there is a terminal to draw them on."""
+    screen = console()
+    if quiet or not screen.is_terminal:
+        return None
+    return Bar(
+        TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[now]}"),
+        TimeRemainingColumn(), console=screen, speed_estimate_period=SLOWEST_SECONDS,
+    )  # fmt: skip
 
-    def __init__(self, title: str, experiment: Experiment, number: str, *, quiet: bool) -> None:
-        self.title, self.total, self.number = title, experiment.rounds, number
+
+class Progress:
+    """Shows round, score, loss, clients a second and the time left, in a bar of its own or `among` others."""
+
+    def __init__(self, title: str, experiment: Experiment, number: str, *, quiet: bool, among: Bar | None = None) -> None:
+        self.title, self.total = title if number == "1/1" else f"[{number}] {title}", experiment.rounds
         self.clients: int = experiment.training.clients_per_round
-        self.live = None
-        self.console = console()
-        self.quiet = quiet
+        self.quiet, self.said, self.share = quiet, "", 0.0  # the share of rounds that are done
         self.shown: dict[str, float] = {}
         self.first: tuple[float, int] | None = None
         self.spoke = time.monotonic()
-        if self.console.is_terminal and not quiet:
-            self.live = Bar(
-                TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[now]}"),
-                TimeRemainingColumn(), console=self.console, speed_estimate_period=SLOWEST_SECONDS,
-            )  # fmt: skip
-            self.task = self.live.add_task(f"[{number}] {title}" if number != "1/1" else title, total=self.total, now="")
+        self.own = bars(quiet=quiet) if among is None else None
+        self.live = among or self.own
+        if self.live:
+            self.task = self.live.add_task(self.title, total=self.total, now="")
 
     def __enter__(self) -> "Progress":
-        if self.live:
-            self.live.start()
+        if self.own:
+            self.own.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.live:
-            self.live.stop()
+        if self.own:
+            self.own.stop()
 
     def update(self, line: dict[str, Any]) -> None:
         """Take the metrics of a round."""
@@ -58,16 +65,31 @@ class Progress:
         pace = self.clients * rounds / (now - self.first[0]) if rounds else 0.0
         self.shown |= {k: line[k] for k in ("accuracy", "mse", "loss") if line.get(k) is not None}
         text = self._text(pace)
+        self.share = line["round"] / self.total
+        self.said = f"round {line['round']}/{self.total}  {text}"
         if self.live:
             self.live.update(self.task, completed=line["round"], now=text)
         elif not self.quiet and (line["round"] == self.total or now - self.spoke >= LINE_SECONDS):
             self.spoke = now
-            print(f"{self.title}  round {line['round']}/{self.total}  {text}", file=sys.stderr, flush=True)
+            print(f"{self.title}  {self.said}", file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
         """Show what is going on beside a live bar, until the next round is done."""
         if self.live:
             self.live.update(self.task, now=text)
+
+    def note(self, text: str) -> None:
+        """A line that stays, of one among several runs."""
+        if not self.quiet:
+            screen = self.live.console if self.live else console()
+            screen.print(f"{self.title}  {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def leave(self, problem: str = "") -> None:
+        """Take a bar from among the others, and leave a line that says how the run ended."""
+        if self.live:
+            self.live.remove_task(self.task)
+        if problem or self.live:
+            self.note(problem or self.said)
 
     def _text(self, pace: float) -> str:
         parts = []

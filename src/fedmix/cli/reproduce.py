@@ -57,11 +57,12 @@ def reproduce(
     markdown: Path | None,
     quiet: bool,
     as_json: bool,
+    jobs: int = 1,
 ) -> None:
     """Run what is missing, then print the table and write what was asked for."""
     if score not in PROTOCOLS:
         raise BadInput(f"--score {score!r} is unknown; choose one of {', '.join(PROTOCOLS)}")
-    failures = _run_missing(study, out, root, quiet=quiet or as_json) if run else []
+    failures = _run_missing(study, out, root, quiet=quiet or as_json, jobs=jobs) if run else []
     experiments = study.experiments()
     if failures and len(failures) == len(experiments):
         raise failures[0][1]
@@ -76,11 +77,11 @@ def reproduce(
     tell_failures(failures, len(experiments))
 
 
-def _run_missing(study: Study, out: Path, root: Path | None, *, quiet: bool) -> list[tuple[Run, Exception]]:
+def _run_missing(study: Study, out: Path, root: Path | None, *, quiet: bool, jobs: int) -> list[tuple[Run, Exception]]:
     """Run what is neither finished nor known to diverge; what failed in another way."""
     failures = []
     todo = [Run(e, out / e.id) for e in study.experiments() if outcome(e, out).diverged is None]
-    for run, result in run_each(todo, root, quiet=quiet):
+    for run, result in run_each(todo, root, quiet=quiet, jobs=jobs):
         if not isinstance(result, Exception):
             if study.table.after:
                 study.table.after(run, root)

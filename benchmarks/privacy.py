@@ -142,12 +142,15 @@ def grouped(records: list[dict[str, Any]]) -> dict[Key, list[dict[str, Any]]]:
         level = round(r["epsilon"], 2) if r["kind"] == "calibrated" else r.get("noise", 0.0)
         control = controls.get(("fedmix" if r["algorithm"] == "fedavg" else r["algorithm"], r["seed"]), np.nan)
         key = r["algorithm"], r["kind"], str(r.get("m", "")), r.get("average", 0), level
-        by[key].append(r | {"gain": 100 * (r["accuracy"] - control)})
+        accuracy = np.nan if "diverged" in r else r["accuracy"]
+        by[key].append(r | {"accuracy": accuracy, "gain": 100 * (accuracy - control)})
     return by
 
 
 def percent(records: list[dict[str, Any]]) -> str:
     """Mean over seeds, and against random means."""
+    if lost := [r["diverged"] for r in records if "diverged" in r]:
+        return f"diverged in round {min(lost)}"
     mean, gain = np.mean([100 * r["accuracy"] for r in records]), np.mean([r["gain"] for r in records])
     return f"{mean:.1f} ({gain:+.1f})"
 
@@ -157,6 +160,8 @@ def table(said: dict[str, Any]) -> str:
     by = grouped(said["records"])
     lines = []
     for algorithm in ("fedmix", "naivemix"):
+        if not any(key[:2] == (algorithm, "calibrated") for key in by):
+            continue
         lines += [f"| {algorithm} | no noise | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |", "|---" * 7 + "|"]
         for m in GROUPS:
             for average in AVERAGES:
@@ -186,7 +191,7 @@ def draw(said: dict[str, Any], path: Path) -> None:
 
     plt.rcParams["svg.hashsalt"] = "fedmix"
     by = grouped(said["records"])
-    figure, panels = plt.subplots(1, len(GROUPS), figsize=(10, 3.4), sharey=True, layout="constrained")
+    figure, panels = plt.subplots(1, len(GROUPS), figsize=(10, 3.4), sharex=True, sharey=True, layout="constrained")
 
     def mean(key: Key) -> float:
         return float(np.mean([r["gain"] for r in by[key]]))
@@ -195,7 +200,10 @@ def draw(said: dict[str, Any], path: Path) -> None:
         drawn = [("fedmix", average, marker, f"FedMix, m = {average}") for average, marker in zip(AVERAGES, "os^", strict=True)]
         for algorithm, average, marker, label in [*drawn, ("naivemix", 1, "v", "NaiveMix, m = 1")]:
             known = [e for e in EPSILONS if (algorithm, "calibrated", str(m), average, e) in by]
-            panel.plot(known, [mean((algorithm, "calibrated", str(m), average, e)) for e in known], marker=marker, label=label)
+            if any(key[:2] == (algorithm, "calibrated") and key[3] == average for key in by):  # in any panel, for one legend
+                panel.plot(
+                    known, [mean((algorithm, "calibrated", str(m), average, e)) for e in known], marker=marker, label=label
+                )
         for key, label, style in (
             (("fedmix", "as in the paper", str(m), 1, 0.0), "FedMix, no noise", "-"),
             (("fedmix", "random means", "", 0, 0.0), "random means", ":"),

@@ -1,7 +1,7 @@
 """Programs: long rounds, clients who take turns in a slot, rounds that use a program again, and what users bring along."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import grad
+from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedmix import Diverged, Exchange, Federation, FedMix, FedmixError, Hidden, NaiveMix, Objective, Supervised, Training
 from fedmix.batches import Received
 from fedmix.data import FederatedData, from_arrays
 from fedmix.engines import Engine, Sequential, Vectorised, Work
-from fedmix.engines.program import Program, _build_kernels, _Quick
+from fedmix.engines.program import Program, _build_kernels, _Quick, _write_once
+from fedmix.kernels.conv import Conv
 from fedmix.models import Model
 from fedmix.objectives import batch_mean
 from fedmix.packing import pack
@@ -380,6 +383,32 @@ def test_kernels_are_built_before_the_first_step() -> None:
             node.target = Ours()
     _build_kernels(traced.graph)
     assert made == [[(x.shape, x.stride()), (w.shape, w.stride()), ((2, 6), (6 * 36, 36)), 1, 1, "tf32"]]
+
+
+def test_what_two_operators_read_is_written_once() -> None:
+    """The result of relu by a convolution and the gradient of its filters, y's gradient by both of its own, relu's by one."""
+
+    def step(x: Tensor, w: Tensor, v: Tensor, b: Tensor) -> Tensor:
+        def loss(w: Tensor, v: Tensor) -> Tensor:
+            conv: Callable[..., Tensor] = Conv.apply
+            return conv(torch.relu(conv(x, w, b, 0, 1, "tf32")), v, b, 0, 1, "tf32").square().sum()
+
+        return torch.cat(grad(loss, argnums=(0, 1))(w, v))
+
+    given = torch.randn(3, 4, 4, 2), torch.randn(2, 3, 3, 2), torch.randn(2, 3, 3, 2), torch.zeros(2)
+    traced = make_fx(step, tracing_mode="fake")(*given)
+    _write_once(traced)
+    written = [node for node in traced.graph.nodes if "force_stride_order" in str(node.target)]
+    read = [_base(a) for node in traced.graph.nodes if str(node.target).startswith("fedmix.") for a in node.all_input_nodes]
+    assert sorted(read.count(node) for node in written) == [1, 2, 2]
+    assert {source.op for source in read if source not in written} == {"placeholder"}
+    torch.testing.assert_close(traced(*given), step(*given))
+
+
+def _base(node: Node) -> Node:
+    while node.target in (torch.ops.aten.view.default, torch.ops.aten.unsqueeze.default, torch.ops.aten.select.int):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def test_a_client_that_diverged_before_memory_ran_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

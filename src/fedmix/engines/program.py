@@ -175,6 +175,7 @@ class _Quick:
             traced = self._trace(step, leaves, shape)
             if state.at.is_cuda:
                 _build_kernels(traced.graph)
+                _write_once(traced)
             compiled = _compile(traced, leaves)
             compiled(*leaves)
             _compare(step, state, before)
@@ -241,7 +242,36 @@ def _build_kernels(graph: Graph) -> None:
             operator.target(*args)  # type: ignore[operator]  # which a node's target can also not be
 
     with ThreadPoolExecutor() as threads:
-        list(threads.map(call, [node for node in graph.nodes if str(node.target).startswith("fedmix.")]))
+        list(threads.map(call, _operators(graph)))
+
+
+def _write_once(traced: GraphModule) -> None:
+    """Have what our operators read written to memory before its views are taken.
+
+    Otherwise the compiler computes and writes it once more for every operator: activations and gradients are read by two.
+    """
+    from torch._inductor.inductor_prims import force_stride_order
+
+    aten = torch.ops.aten
+    views = (aten.view.default, aten.permute.default, aten.unsqueeze.default, aten.select.int)
+    sources = dict[Node, None]()
+    for operator in _operators(traced.graph):
+        for source in operator.all_input_nodes:
+            while source.target in views:
+                source = source.all_input_nodes[0]
+            if source.op == "call_function" and isinstance(source.meta["val"], Tensor):
+                sources[source] = None
+    for source in sources:
+        with traced.graph.inserting_after(source):
+            written = traced.graph.call_function(force_stride_order, (source, list(source.meta["val"].stride())))
+        written.meta = dict(source.meta)
+        source.replace_all_uses_with(written)
+        written.update_arg(0, source)  # its own use was replaced as well
+    traced.recompile()
+
+
+def _operators(graph: Graph) -> list[Node]:
+    return [node for node in graph.nodes if str(node.target).startswith("fedmix.")]
 
 
 def _room(p: Tensor, slots: int) -> Tensor:

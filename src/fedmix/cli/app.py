@@ -41,6 +41,7 @@ Rounds = Annotated[int | None, typer.Option(help="How many rounds.")]
 Out = Annotated[Path, typer.Option(help="The folder in which each run gets a folder.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
 Engine = Annotated[str | None, typer.Option(help="vectorised or sequential.")]
+Processes = Annotated[int | None, typer.Option(help="On a CPU: divide a round's clients among so many processes.")]
 Seeds = Annotated[int, typer.Option(help="How many seeds, from --seed on.")]
 Seed = Annotated[int | None, typer.Option(help="The (first) seed; 0, or the file's.")]
 Data = Annotated[Path | None, typer.Option("--data", help="A folder with the hub's parquet files, instead of a download.")]
@@ -59,6 +60,7 @@ def run(
     settings: Set = None,
     engine: Engine = None,
     device: Device = None,
+    processes: Processes = None,
     data: Data = None,
     out: Out = Path("runs"),
     tensorboard: Board = False,
@@ -68,7 +70,7 @@ def run(
     """Train. One run, or a sweep over seeds and settings; runs that are done are not run again."""
     from fedmix.cli import commands
 
-    experiments = commands.experiments(what, [algorithm], rounds, seed, seeds, settings or [], engine, device)
+    experiments = commands.experiments(what, [algorithm], rounds, seed, seeds, settings or [], engine, device, processes)
     commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
 
 
@@ -82,6 +84,7 @@ def compare(
     settings: Set = None,
     engine: Engine = None,
     device: Device = None,
+    processes: Processes = None,
     data: Data = None,
     out: Out = Path("runs"),
     png: Annotated[Path | None, typer.Option(help="Write the curves there.")] = None,
@@ -97,7 +100,7 @@ def compare(
 
     commands.check_outputs(png, svg, csv, html)
     chosen = [a.strip() for a in algorithms.split(",") if a.strip()]
-    experiments = commands.experiments(what, chosen, rounds, seed, seeds, settings or [], engine, device)
+    experiments = commands.experiments(what, chosen, rounds, seed, seeds, settings or [], engine, device, processes)
     folders = commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
     commands.write_reports(folders, pictures=[p for p in (png, svg) if p], csv=csv, html=html)
 
@@ -115,6 +118,7 @@ def reproduce(
     score: Annotated[str, typer.Option(help="Which accuracy: last, best or last-ten.")] = "last",
     engine: Engine = None,
     device: Device = None,
+    processes: Processes = None,
     data: Data = None,
     out: Out = Path("runs"),
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or show only what is there.")] = True,
@@ -133,7 +137,7 @@ def reproduce(
         reproducing.list_tables(device or "cpu", as_json=as_json)
         return
     commands.check_outputs(html, png, markdown)
-    fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device}
+    fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
     study = reproducing.study(table, rows, columns, seed or 0, seeds, scale, settings or [], fixed)
     reproducing.reproduce(
         study, out, data, score=score, run=run, html=html, png=png, markdown=markdown, quiet=quiet, as_json=as_json
@@ -170,6 +174,7 @@ def audit(
 def resume(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs that were stopped.")],
     rounds: Rounds = None,
+    processes: Processes = None,
     data: Data = None,
     tensorboard: Board = False,
     quiet: Quiet = False,
@@ -178,7 +183,7 @@ def resume(
     """Go on with runs that were stopped or killed, or add rounds to finished ones."""
     from fedmix.cli import commands
 
-    commands.resume(folders, rounds, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
+    commands.resume(folders, rounds, processes, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard)
 
 
 @app.command(epilog="Example:  fedmix report runs -o report.html")

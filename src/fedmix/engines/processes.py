@@ -198,7 +198,8 @@ def _room(like: Mapping[str, Tensor]) -> dict[str, Tensor]:
             f"workers need {needed >> 20} MiB more of shared memory, and {SHARED_MEMORY} has {free >> 20} left; "
             f"enlarge it (docker run --shm-size), {OR_ALONE}"
         )
-    return {name: torch.empty(t.shape, dtype=t.dtype).share_memory_() for name, t in like.items()}
+    empty = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in like.items()}
+    return {name: t.share_memory_() for name, t in empty.items()}  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 def _serve(parent: Connection, build: bytes) -> None:

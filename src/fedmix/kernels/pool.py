@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional as F
 
+from fedmix.kernels.operators import operator
+
 
 def largest(x: Tensor) -> Tensor:
     """Which of every two by two of (B, C, H, W) is the largest; of equals the first in reading order, as in PyTorch.
@@ -54,6 +56,18 @@ def _later(first: Tensor, second: Tensor) -> Tensor:
     return (second > first) | second.isnan()
 
 
+def _computed(t: Tensor) -> Tensor:
+    """The same. On a CPU a compiler has to compute it here and once, and not again in every place that uses it."""
+    return t if t.is_cuda else _copy_op(t)
+
+
+def _copy(t: Tensor) -> Tensor:
+    return t.clone()
+
+
+_copy_op = operator(_copy, torch.empty_like)
+
+
 class _ByClient(torch.autograd.Function):
     """A function of images that `vmap` has work for many clients at once: theirs are more images, or on a CPU more channels."""
 
@@ -82,7 +96,7 @@ class _Largest(_ByClient):
         a, b, c, d = _quarters(x)
         above, below = _later(a, b), _later(c, d)
         lower = _later(torch.where(above, b, a), torch.where(below, d, c))
-        return _channels_first(torch.where(lower, below.to(number) + 2, above.to(number)))
+        return _channels_first(_computed(torch.where(lower, below.to(number) + 2, above.to(number))))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -122,7 +136,7 @@ class _Put(_ByClient):
         if not written_out(g):
             put = g.new_zeros(*g.shape[:-2], height * width).scatter_(-1, which.flatten(-2), g.flatten(-2))
             return put.view(*g.shape[:-2], height, width)
-        value, place = (_channels_last(t)[..., :, None, :, None, :] for t in (g, which))
+        value, place = (t[..., :, None, :, None, :] for t in (_computed(_channels_last(g)), _channels_last(which)))
         here = torch.arange(4, device=g.device, dtype=which.dtype).view(2, 1, 2, 1)
         put = torch.where(place == here, value, 0).flatten(-5, -4).flatten(-3, -2)
         odd = height - put.shape[-3], width - put.shape[-2]

@@ -73,7 +73,7 @@ class _ByClient(torch.autograd.Function):
 
     @classmethod
     def vmap(cls, info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        axis = 0 if args[0].is_cuda else args[0].ndim - 1 - 3
+        axis = 0 if args[0].is_cuda else args[0].ndim - (dims[0] is not None) - 3
 
         def folded(value: Any, dim: int | None) -> Any:
             if not isinstance(value, Tensor):

@@ -15,6 +15,8 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -116,7 +118,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")  # a fork would inherit locks that nobody opens again
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, build), daemon=True, name="fedmix worker")
-        self.process.start()
+        with _deaf_to_ctrl_c():
+            self.process.start()
         theirs.close()
         self.told: dict[str, Any] = {}
         self.room: dict[str, Tensor] = {}
@@ -158,13 +161,24 @@ class _Worker:
         )
 
 
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that start meanwhile never hear of Ctrl-C, which is the parent's business."""
+    resource_tracker.ensure_running()  # which would otherwise start now, and open its ears
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _end(workers: list[_Worker]) -> None:
     for worker in workers:
-        worker.pipe.close()
         worker.process.terminate()
     for worker in workers:
         worker.process.join(SECONDS)
         worker.process.kill()  # if it is not gone
+        worker.pipe.close()
     workers.clear()
 
 
@@ -203,9 +217,8 @@ def _room(like: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _serve(parent: Connection, build: bytes) -> None:
-    """A worker's life: a share, a reply, until the parent closes the pipe or is gone. Ctrl-C is the parent's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    """A worker's life: a share, a reply, until the parent closes the pipe or is gone."""
+    signal.signal(signal.SIGTERM, _leave)
     torch.set_num_threads(1)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     engine: Engine | None = None
@@ -225,6 +238,11 @@ def _serve(parent: Connection, build: bytes) -> None:
         except Exception as error:  # whatever it is, the parent raises it
             reply = Reply([], None, [], _told(error))
         parent.send(reply)
+
+
+def _leave(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+    sys.exit()
 
 
 def _die_with_parent() -> None:

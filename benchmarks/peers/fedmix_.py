@@ -1,4 +1,4 @@
-"""fedmix: the vectorised engine, its step compiled."""
+"""fedmix: the vectorised engine, its step compiled, in one process or in several."""
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ def main(job: Job) -> None:
         device=job.device,
         seed=SEED,
         compile=True,
+        processes=job.workers,
     )
     rounds = federation.run(job.total + 1, evaluate_every=job.total + 1)  # the round that would be evaluated is not run
     wait = torch.cuda.synchronize if job.device == "cuda" else lambda: None

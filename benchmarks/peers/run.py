@@ -38,7 +38,7 @@ def settings(tool: str, workload: str, device: str, cores: int) -> list[tuple[in
     tried = [(1, cores)]
     if workload == "lenet":
         tried.append((1, 1))
-    if tool in ("flower", "pfl", "fedjax"):
+    if tool != "plain":
         tried.append((cores, 1))
     return tried
 

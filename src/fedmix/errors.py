@@ -24,6 +24,9 @@ class ClientFailure(FedmixError):
         self.round, self.client, self.step, self.reason = round_, client, step, reason
         super().__init__(f"round {round_}, client {client}, step {step}: {reason}")
 
+    def __reduce__(self) -> tuple[type, tuple[int, int, int, str]]:
+        return type(self), (self.round, self.client, self.step, self.reason)
+
 
 class Diverged(ClientFailure):
     """A client's loss or update is no longer finite: the settings are to blame, and not the code, the data or the machine."""

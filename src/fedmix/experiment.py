@@ -91,6 +91,7 @@ class EngineSection(_Section):
     chunk: Annotated[int, Field(ge=1)] | None = None
     compile: bool | None = None
     precision: Precision = "tf32"
+    processes: Annotated[int, Field(ge=1)] = 1
 
 
 class Experiment(_Section):
@@ -139,11 +140,7 @@ class Experiment(_Section):
 
     def toml(self) -> str:
         """The whole spec, defaults included, as TOML that `load` reads back."""
-        import tomli_w
-
-        values = self.values()
-        flat = {k: v for k, v in values.items() if not isinstance(v, dict)}
-        return tomli_w.dumps(flat | {k: v for k, v in values.items() if isinstance(v, dict)})
+        return _toml(self.values())
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Experiment":
         """The experiment with some settings changed, given by dotted path."""
@@ -187,8 +184,10 @@ class Experiment(_Section):
 
     @property
     def id(self) -> str:
-        """The run's name: what it is, and a hash of every setting."""
-        digest = hashlib.sha256(self.toml().encode()).hexdigest()[:10]
+        """The run's name: what it is, and a hash of every setting but on how many processes it runs."""
+        values = self.values()
+        del values["engine"]["processes"]
+        digest = hashlib.sha256(_toml(values).encode()).hexdigest()[:10]
         return f"{self.data.name}-{self.algorithm}-s{self.seed}-{digest}"
 
     def build_objective(self) -> Objective:
@@ -234,6 +233,13 @@ class Experiment(_Section):
             seed=self.seed,
             **engine,
         )
+
+
+def _toml(values: Mapping[str, Any]) -> str:
+    import tomli_w
+
+    flat = {k: v for k, v in values.items() if not isinstance(v, dict)}
+    return tomli_w.dumps(flat | {k: v for k, v in values.items() if isinstance(v, dict)})
 
 
 def settings() -> Iterator[tuple[str, str, Any, str]]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from fedmix.batches import Received, Resident
 from fedmix.data.federated import FederatedData
-from fedmix.engines import Engine, Sequential, Vectorised, Work
+from fedmix.engines import Engine, Processes, Sequential, Vectorised, Work
 from fedmix.errors import BadInput
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
@@ -192,7 +193,8 @@ class Federation(Rounds):
     A run is a pure function of its arguments: the same seed gives the same weights. `changes(round)` may give some clients
     other rows before a round; it must be a function of the round alone, so that a run can be resumed. `chunk` and `compile` are
     for the vectorised engine: how many clients at once, and whether their step is compiled first (as it is on a GPU).
-    `precision` is how a GPU multiplies while it trains: "tf32" (as it does by default), "float32" or "bf16".
+    `precision` is how a GPU multiplies while it trains: "tf32" (as it does by default), "float32" or "bf16". With `processes`
+    above 1 the clients of a round are divided among so many processes of one thread each, on a CPU.
 
     >>> from fedmix import FedMix, Training, data, models
     >>> federation = Federation(models.mlp(64, 10), data.digits(), FedMix(lam=0.1), Training(clients_per_round=5))
@@ -219,6 +221,7 @@ class Federation(Rounds):
         chunk: int | None = None,
         compile: bool | None = None,
         precision: Precision = "tf32",
+        processes: int = 1,
     ) -> None:
         if seed < 0:
             raise BadInput(f"seed={seed} must not be negative")
@@ -231,14 +234,20 @@ class Federation(Rounds):
         super().__init__(model, objective, training, data, means, seed, device_named(device))
         self.changes = changes
         self.resident = Resident.on(self.device, data)
-        self.engine: Engine
+        build: Callable[[], Engine]
         if engine == "vectorised":
             compile = self.device.type == "cuda" if compile is None else compile
-            self.engine = Vectorised(self.model, objective, training, chunk=chunk, compile=compile, precision=precision)
+            build = partial(Vectorised, self.model, objective, training, chunk=chunk, compile=compile, precision=precision)
         elif engine == "sequential":
-            self.engine = Sequential(self.model, objective, training, precision=precision)
+            build = partial(Sequential, self.model, objective, training, precision=precision)
         else:
             raise BadInput(f"engine {engine!r} is unknown; choose 'vectorised' or 'sequential'")
+        self.engine: Engine = build()
+        if processes < 1 or (processes > 1 and self.device.type != "cpu"):
+            right = "leave it at 1 on a GPU" if processes > 1 else "it must be at least 1"
+            raise BadInput(f"engine.processes={processes} with device {str(self.device)!r}: {right}")
+        if processes > 1:
+            self.engine = Processes(build, processes)
         self._latest: tuple[Pool, Received] | None = None
 
     def _train_round(self) -> tuple[float, Traffic]:

@@ -16,9 +16,9 @@ from fedmix.models import initialised
 from tests.kernels.derivatives import KINDS, compare, normal
 
 
-@pytest.fixture(autouse=True, params=[True, False], ids=["formulas", "operators"])
+@pytest.fixture(autouse=True, params=[True, False], ids=["formulas", "calls"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """The formulas that a GPU's compiler gets, and the operators that a CPU gets."""
+    """The formulas that a compiler gets, and the calls of PyTorch's own functions."""
     monkeypatch.setattr(pool, "written_out", lambda _: request.param)
     return bool(request.param)
 

@@ -7,6 +7,7 @@ import numpy as np
 from torch import nn
 
 from fedmix import models
+from fedmix.bench.machine import cores
 from fedmix.bench.plain import Plain, PlainCharLSTM
 from fedmix.data.cifar import CIFAR10
 from fedmix.data.digits import MOMENTS as DIGITS_MOMENTS
@@ -59,6 +60,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sequential": {"engine": "sequential"},
     "vectorised": {"engine": "vectorised", "compile": False},
     "compiled": {"engine": "vectorised", "compile": True},
+    "processes": {"engine": "vectorised", "compile": True, "processes": cores()},
 }
 
 

@@ -1,15 +1,17 @@
-"""Times one local step of all clients for several variants, taking turns, in one process.
+"""Times one local step of all clients for several variants, taking turns, all asked by one process.
 
 Every round starts from the same weights and the same draws, so all variants and repeats do the same work.
 """
 
 import gc
 import math
+import os
 import re
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +22,7 @@ from fedmix.batches import Resident
 from fedmix.bench.cases import Size, Workload, federation
 from fedmix.bench.machine import cores
 from fedmix.bench.results import Record, with_speedups
-from fedmix.engines import Engine, Vectorised, Work
+from fedmix.engines import Engine, Processes, Vectorised, Work
 from fedmix.errors import BadInput
 from fedmix.federation import Federation
 from fedmix.packing import length
@@ -95,10 +97,10 @@ class Trial:
     def _warm_up(self) -> tuple[int, float]:
         """The fastest number of CPU threads, and how long its first round took; more are tried until they are clearly slower.
 
-        On a GPU the number stays what it is: the host only hands out work.
+        On a GPU the number stays what it is: the host only hands out work. Processes have one thread each.
         """
         best, threads, warmup = math.inf, 0, 0.0
-        for count in thread_counts(cores()) if self.device.type == "cpu" else [torch.get_num_threads()]:
+        for count in self._thread_counts():
             first, second = self._anew(count), self._round()
             if second.local < best:
                 best, threads, warmup = second.local, count, first.whole
@@ -107,6 +109,11 @@ class Trial:
         if threads != self.threads:
             self._anew(threads)
         return threads, warmup
+
+    def _thread_counts(self) -> list[int]:
+        if isinstance(self.clock.engine, Processes):
+            return [1]
+        return thread_counts(cores()) if self.device.type == "cpu" else [torch.get_num_threads()]
 
     def _anew(self, threads: int) -> Timing:
         """A first round with that many threads; a compiled step has their number in its code."""
@@ -148,12 +155,27 @@ class Trial:
             repeats=len(ms),
             warmup_s=self.warmup,
             threads=self.threads if self.device.type == "cpu" else None,
+            workers=self.clock.engine.count if isinstance(self.clock.engine, Processes) else None,
             peak_mib=(self.held + max(t.memory for t in self.rounds)) / 2**20 if self.device.type == "cuda" else None,
             round_ms=1000 * statistics.median(t.whole for t in self.rounds) if engine else None,
             outside=outside if engine else None,
             padding=self.clock.padding if engine else None,
             precision=self.precision if self.device.type == "cuda" else "float32",
         )  # fmt: skip
+
+
+@contextmanager
+def _compiling_anew() -> Iterator[None]:
+    """Nothing that was compiled before is found, here and in processes that start meanwhile."""
+    name = "TORCHINDUCTOR_FORCE_DISABLE_CACHES"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        with inductor.config.patch(force_disable_caches=True):
+            yield
+    finally:
+        os.environ.pop(name)
+        os.environ.update({} if before is None else {name: before})
 
 
 def _allocated(device: str | torch.device) -> int:
@@ -206,7 +228,7 @@ class Bench:
             torch.compiler.reset()
 
     def _trial(self, name: str, workload: Workload, algorithm: str, variant: str) -> Trial | None:
-        with warnings.catch_warnings(record=True) as said, inductor.config.patch(force_disable_caches=True):
+        with warnings.catch_warnings(record=True) as said, _compiling_anew():
             warnings.simplefilter("always")
             try:
                 trial = Trial(workload, algorithm, variant, self.size, self.device)

@@ -35,6 +35,7 @@ class Record:
     speedup: float | None = None
     warmup_s: float | None = None
     threads: int | None = None
+    workers: int | None = None
     peak_mib: float | None = None
     round_ms: float | None = None
     outside: float | None = None
@@ -100,7 +101,7 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
     "range": lambda r: f"{_digits(r.low)}–{_digits(r.high)}",
     "vs plain": lambda r: "" if r.speedup is None else f"{_digits(r.speedup)}x",
     "warm-up": lambda r: "" if r.warmup_s is None else f"{r.warmup_s:.1f} s",
-    "threads": lambda r: "" if r.threads is None else f"{r.threads}",
+    "threads": lambda r: "" if r.threads is None else f"{r.workers}x{r.threads}" if r.workers else f"{r.threads}",
     "MiB": lambda r: "" if r.peak_mib is None else f"{r.peak_mib:.0f}",
     "outside": lambda r: "" if r.outside is None else f"{100 * r.outside:.1f} %",
     "padding": lambda r: f"{100 * r.padding:.0f} %" if r.padding else "",

@@ -41,6 +41,7 @@ Rounds = Annotated[int | None, typer.Option(help="How many rounds.")]
 Out = Annotated[Path, typer.Option(help="The folder in which each run gets a folder.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
 Engine = Annotated[str | None, typer.Option(help="vectorised or sequential.")]
+Processes = Annotated[int | None, typer.Option(help="On a CPU: divide a round's clients among so many processes.")]
 Seeds = Annotated[int, typer.Option(help="How many seeds, from --seed on.")]
 Seed = Annotated[int | None, typer.Option(help="The (first) seed; 0, or the file's.")]
 Data = Annotated[Path | None, typer.Option("--data", help="A folder with the hub's parquet files, instead of a download.")]
@@ -60,6 +61,7 @@ def run(
     settings: Set = None,
     engine: Engine = None,
     device: Device = None,
+    processes: Processes = None,
     data: Data = None,
     out: Out = Path("runs"),
     jobs: Jobs = 1,
@@ -70,7 +72,7 @@ def run(
     """Train. One run, or a sweep over seeds and settings; runs that are done are not run again."""
     from fedmix.cli import commands
 
-    experiments = commands.experiments(what, [algorithm], rounds, seed, seeds, settings or [], engine, device)
+    experiments = commands.experiments(what, [algorithm], rounds, seed, seeds, settings or [], engine, device, processes)
     commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 
@@ -84,6 +86,7 @@ def compare(
     settings: Set = None,
     engine: Engine = None,
     device: Device = None,
+    processes: Processes = None,
     data: Data = None,
     out: Out = Path("runs"),
     png: Annotated[Path | None, typer.Option(help="Write the curves there.")] = None,
@@ -100,7 +103,7 @@ def compare(
 
     commands.check_outputs(png, svg, csv, html)
     chosen = [a.strip() for a in algorithms.split(",") if a.strip()]
-    experiments = commands.experiments(what, chosen, rounds, seed, seeds, settings or [], engine, device)
+    experiments = commands.experiments(what, chosen, rounds, seed, seeds, settings or [], engine, device, processes)
     folders = commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
     commands.write_reports(folders, pictures=[p for p in (png, svg) if p], csv=csv, html=html)
 
@@ -118,6 +121,7 @@ def reproduce(
     score: Annotated[str, typer.Option(help="Which accuracy: last, best or last-ten.")] = "last",
     engine: Engine = None,
     device: Device = None,
+    processes: Processes = None,
     data: Data = None,
     out: Out = Path("runs"),
     jobs: Jobs = 1,
@@ -137,7 +141,7 @@ def reproduce(
         reproducing.list_tables(device or "cpu", as_json=as_json)
         return
     commands.check_outputs(html, png, markdown)
-    fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device}
+    fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
     study = reproducing.study(table, rows, columns, seed or 0, seeds, scale, settings or [], fixed)
     reproducing.reproduce(
         study, out, data, score=score, run=run, html=html, png=png, markdown=markdown, quiet=quiet, as_json=as_json, jobs=jobs
@@ -174,6 +178,7 @@ def audit(
 def resume(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs that were stopped.")],
     rounds: Rounds = None,
+    processes: Processes = None,
     data: Data = None,
     jobs: Jobs = 1,
     tensorboard: Board = False,
@@ -183,7 +188,7 @@ def resume(
     """Go on with runs that were stopped or killed, or add rounds to finished ones."""
     from fedmix.cli import commands
 
-    commands.resume(folders, rounds, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+    commands.resume(folders, rounds, processes, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 
 @app.command(epilog="Example:  fedmix report runs -o report.html")

@@ -21,7 +21,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only th
 def steps(
     workloads: Annotated[str, typer.Option(help="digits, lenet, vgg, charlstm, split by commas, or all.")] = "digits,lenet",
     algorithms: Algorithms = "fedavg,fedmix",
-    variants: Annotated[str, typer.Option(help="Which to compare, split by commas.")] = "plain,sequential,vectorised,compiled",
+    variants: Annotated[
+        str, typer.Option(help="Which to compare, split by commas.")
+    ] = "plain,sequential,vectorised,compiled,processes",
     device: Device = "cpu",
     repeats: Annotated[int, typer.Option(help="Timed rounds of each variant; they take turns.")] = 7,
     clients: Annotated[int | None, typer.Option(help="Clients in a round; the preset's if not given.")] = None,
@@ -32,7 +34,7 @@ def steps(
     json_file: JsonFile = None,
     quiet: Quiet = False,
 ) -> None:
-    """Time one local step of all clients: the plain PyTorch loop, both engines, and compiled."""
+    """Time one local step of all clients: the plain PyTorch loop, both engines, compiled, and on several processes."""
     from fedmix.bench.cases import Size
     from fedmix.cli import benching
     from fedmix.kernels.precision import called

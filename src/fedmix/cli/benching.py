@@ -39,7 +39,7 @@ def steps(
     check_outputs(json_file)
     names = list(WORKLOADS) if workloads == "all" else among("--workloads", workloads, WORKLOADS)
     kinds, chosen = among("--variants", variants, VARIANTS), known_algorithms(algorithms)
-    groups = [(name, algorithm, _possible(kinds, algorithm)) for name in names for algorithm in chosen]
+    groups = [(name, algorithm, _possible(kinds, algorithm, device)) for name in names for algorithm in chosen]
     command = _command(
         "steps", workloads=",".join(names), algorithms=",".join(chosen), variants=",".join(kinds), device=device, repeats=repeats,
         clients=size.clients, batch=size.batch, steps=size.steps, ragged=size.ragged, precision=size.precision,
@@ -140,11 +140,12 @@ def _names(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-def _possible(variants: Sequence[str], algorithm: str) -> list[str]:
-    """Without the plain loop where nobody wrote it."""
-    possible = [variant for variant in variants if variant != "plain" or algorithm in KNOWN]
+def _possible(variants: Sequence[str], algorithm: str, device: str) -> list[str]:
+    """Without the plain loop where nobody wrote it, and without processes on a GPU."""
+    possible = [v for v in variants if (v != "plain" or algorithm in KNOWN) and (v != "processes" or device == "cpu")]
     if not possible:
-        raise BadInput(f"the plain loop knows {', '.join(KNOWN)}, and not {algorithm}; choose other variants")
+        why = f"the plain loop knows {', '.join(KNOWN)}, and not {algorithm}" if "plain" in variants else "processes need a CPU"
+        raise BadInput(f"{why}; choose other variants")
     return possible
 
 

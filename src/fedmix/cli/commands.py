@@ -26,8 +26,9 @@ def experiments(
     seed: int | None,
     seeds: int,
     settings: Sequence[str],
-    engine: str | None,
-    device: str | None,
+    engine: str | None = None,
+    device: str | None = None,
+    processes: int | None = None,
 ) -> list[Experiment]:
     """Every experiment that a command line asks for: algorithms x settings x seeds."""
     if seeds < 1:
@@ -37,7 +38,7 @@ def experiments(
         raise BadInput(f"--set {twice[0]} is given twice; for a sweep, split its values by commas")
     if "seed" in keys and seeds > 1:
         raise BadInput("--set seed and --seeds contradict each other; use --seed and --seeds")
-    fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device}
+    fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
     chosen = {k: v for k, v in fixed.items() if v is not None}
     grid = [parsed(s) for s in settings]
     bases = [_base(what, algorithm, seed) for algorithm in algorithms]
@@ -127,6 +128,7 @@ def run_all(
 def resume(
     folders: Sequence[Path],
     rounds: int | None,
+    processes: int | None,
     root: Path | None,
     *,
     quiet: bool,
@@ -135,9 +137,10 @@ def resume(
     jobs: int = 1,
 ) -> None:
     """Go on with runs in their folders."""
+    given = {"rounds": rounds, "engine.processes": processes}
+    changed = {path: value for path, value in given.items() if value is not None}
     runs = [Run.open(folder) for folder in folders]
-    if rounds is not None:
-        runs = [Run(run.experiment.with_settings({"rounds": rounds}), run.folder) for run in runs]
+    runs = [Run(run.experiment.with_settings(changed), run.folder) for run in runs]
     _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 
@@ -290,7 +293,7 @@ def fetch_data(names: Sequence[str], root: Path | None) -> None:
 
 def show_data(what: str, seed: int | None, settings: Sequence[str], root: Path | None, as_json: bool) -> None:
     """Sizes and classes of the clients."""
-    [chosen] = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, seed, 1, settings, None, None)
+    [chosen] = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, seed, 1, settings)
     federated = chosen.build_data(root)
     sizes = federated.clients.sizes
     by_class = federated.class_counts()

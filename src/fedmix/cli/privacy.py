@@ -78,7 +78,7 @@ def privacy(
 
 
 def _data(what: str, root: Path | None) -> FederatedData:
-    [chosen] = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, None, 1, [], None, None)
+    [chosen] = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, None, 1, [])
     return chosen.build_data(root)
 
 

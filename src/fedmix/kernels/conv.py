@@ -23,8 +23,10 @@ HAS_TRITON = find_spec("triton") is not None
 def conv2d(x: Tensor, w: Tensor, b: Tensor | None, pad: int, shifted: int) -> Tensor:
     """Images (B, C, H, W), zero-padded by `pad`, with filters (O, C, R, S); the bias is added to the first `shifted` of them."""
     if not (HAS_TRITON and x.is_cuda and x.ndim == 4 and w.dtype == torch.float32):
-        y = F.conv2d(x, w, b if shifted == len(x) else None, padding=pad)
-        return y if b is None or shifted == len(x) else torch.cat([y[:shifted] + b.view(-1, 1, 1), y[shifted:]])
+        if b is None or shifted == len(x):
+            return F.conv2d(x, w, b, padding=pad)
+        has_bias = torch.arange(len(x), device=x.device).view(-1, 1, 1, 1) < shifted
+        return F.conv2d(x, w, padding=pad) + torch.where(has_bias, b.view(-1, 1, 1), 0)
     if b is None:
         b, shifted = w.new_zeros(len(w)), 0
     return _channels_first(Conv.apply(_channels_last(x.float()), _channels_last(w), b, shifted, pad, current()))

@@ -1,14 +1,16 @@
 """2x2 max-pooling in two steps: which of the four is the largest, then pick it.
 
 To pick is linear, and its transpose puts a gradient back where the value came from. So the same two functions serve a value,
-the derivative that goes along with it, and gradients of both. On a GPU they are written out, so that a compiler joins them
-with the layers around; on a CPU, where compiled code reads every other element slowly, they are single operators.
+the derivative that goes along with it, and gradients of both. For a compiler they are written out as formulas, which it joins
+with the layers around. These read and write channels last, as convolutions do, and on a CPU clients are channels too, so that
+many of them are compared at a time.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional as F
 
 from fedmix.kernels.operators import operator
@@ -19,12 +21,8 @@ def largest(x: Tensor) -> Tensor:
 
     Written out it is a number from 0 to 3, else a position in the image.
     """
-    if not written_out(x):
-        return _largest_op(x.detach())
-    a, b, c, d = _quarters(x)
-    above, below = _later(a, b), _later(c, d)
-    lower = _later(torch.where(above, b, a), torch.where(below, d, c))
-    return torch.where(lower, below.to(torch.uint8) + 2, above.to(torch.uint8))
+    which: Tensor = _Largest.apply(x.detach())
+    return which
 
 
 def pick(x: Tensor, which: Tensor) -> Tensor:
@@ -34,38 +32,23 @@ def pick(x: Tensor, which: Tensor) -> Tensor:
 
 
 def written_out(x: Tensor) -> bool:
-    """Whether these steps are formulas for a compiler, or single operators."""
-    return x.is_cuda
+    """Whether these steps are formulas for a compiler, or calls of PyTorch's own functions."""
+    return x.is_cuda or get_proxy_mode() is not None
+
+
+def _channels_last(t: Tensor) -> Tensor:
+    return t.movedim(-3, -1).contiguous()
+
+
+def _channels_first(t: Tensor) -> Tensor:
+    return t.movedim(-1, -3)
 
 
 def _quarters(x: Tensor) -> tuple[Tensor, ...]:
-    """The four corners of every window, in reading order; an odd last row or column is left out."""
+    """The four corners of every window, in reading order, channels last; an odd last row or column is left out."""
     height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
-    return tuple(x[..., i:height:2, j:width:2] for i in (0, 1) for j in (0, 1))
-
-
-def _largest(x: Tensor) -> Tensor:
-    planes = x.reshape(1, -1, *x.shape[-2:]).contiguous(memory_format=torch.channels_last)  # searched many planes at a time
-    which = F.max_pool2d(planes, 2, return_indices=True)[1].contiguous()
-    return which.view(*x.shape[:-2], *which.shape[-2:])
-
-
-def _pick(x: Tensor, which: Tensor) -> Tensor:
-    return x.flatten(-2).gather(-1, which.flatten(-2)).view(which.shape)
-
-
-def _put(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
-    put = g.new_zeros(*g.shape[:-2], height * width).scatter_(-1, which.flatten(-2), g.flatten(-2))
-    return put.view(*g.shape[:-2], height, width)
-
-
-def _halves(x: Tensor) -> tuple[int, int]:
-    return x.shape[-2] // 2, x.shape[-1] // 2
-
-
-_largest_op = operator(_largest, lambda x: x.new_empty(*x.shape[:-2], *_halves(x), dtype=torch.int64))
-_pick_op = operator(_pick, lambda x, which: x.new_empty(which.shape))
-_put_op = operator(_put, lambda g, which, height, width: g.new_empty(*g.shape[:-2], height, width))
+    rows = _channels_last(x)
+    return tuple(rows[..., i:height:2, j:width:2, :] for i in (0, 1) for j in (0, 1))
 
 
 def _later(first: Tensor, second: Tensor) -> Tensor:
@@ -73,15 +56,61 @@ def _later(first: Tensor, second: Tensor) -> Tensor:
     return (second > first) | second.isnan()
 
 
-class _Pick(torch.autograd.Function):
-    generate_vmap_rule = True
+def _computed(t: Tensor) -> Tensor:
+    """The same. On a CPU a compiler has to compute it here and once, and not again in every place that uses it."""
+    return t if t.is_cuda else _copy_op(t)
 
+
+def _copy(t: Tensor) -> Tensor:
+    return t.clone()
+
+
+_copy_op = operator(_copy, torch.empty_like)
+
+
+class _ByClient(torch.autograd.Function):
+    """A function of images that `vmap` has work for many clients at once: theirs are more images, or on a CPU more channels."""
+
+    @classmethod
+    def vmap(cls, info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        axis = 0 if args[0].is_cuda else args[0].ndim - (dims[0] is not None) - 3
+
+        def folded(value: Any, dim: int | None) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            mapped = value.expand(info.batch_size, *value.shape).movedim(0, axis) if dim is None else value.movedim(dim, axis)
+            return mapped.flatten(axis, axis + 1)
+
+        result: Tensor = cls.apply(*[folded(value, dim) for value, dim in zip(args, dims, strict=True)])
+        return result.unflatten(axis, (info.batch_size, -1)), axis
+
+
+class _Largest(_ByClient):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        if not written_out(x):
+            planes = x.reshape(1, -1, *x.shape[-2:]).contiguous(memory_format=torch.channels_last)  # searched many at a time
+            found = F.max_pool2d(planes, 2, return_indices=True)[1].contiguous()
+            return found.view(*x.shape[:-2], *found.shape[-2:])
+        number = torch.uint8 if x.is_cuda else torch.int32  # a CPU compares numbers as wide as the values much faster
+        a, b, c, d = _quarters(x)
+        above, below = _later(a, b), _later(c, d)
+        lower = _later(torch.where(above, b, a), torch.where(below, d, c))
+        return _channels_first(_computed(torch.where(lower, below.to(number) + 2, above.to(number))))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+
+class _Pick(_ByClient):
     @staticmethod
     def forward(x: Tensor, which: Tensor) -> Tensor:
         if not written_out(x):
-            return _pick_op(x, which)
+            return x.flatten(-2).gather(-1, which.flatten(-2)).view(which.shape)
         a, b, c, d = _quarters(x)
-        return torch.where(which < 2, torch.where(which == 0, a, b), torch.where(which == 2, c, d))
+        place = _channels_last(which)
+        return _channels_first(torch.where(place < 2, torch.where(place == 0, a, b), torch.where(place == 2, c, d)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -99,20 +128,19 @@ class _Pick(torch.autograd.Function):
         return result
 
 
-class _Put(torch.autograd.Function):
+class _Put(_ByClient):
     """The transpose of `_Pick`: each value to its place in its window of (H, W), zeros elsewhere."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
         if not written_out(g):
-            return _put_op(g, which, height, width)
-        here = torch.arange(4, device=g.device).view(2, 1, 2)
-        spread = torch.where(which[..., :, None, :, None] == here, g[..., :, None, :, None], 0)
-        put = spread.reshape(*g.shape[:-2], 2 * g.shape[-2], 2 * g.shape[-1])
-        odd = height - put.shape[-2], width - put.shape[-1]
-        return F.pad(put, (0, odd[1], 0, odd[0])) if any(odd) else put
+            put = g.new_zeros(*g.shape[:-2], height * width).scatter_(-1, which.flatten(-2), g.flatten(-2))
+            return put.view(*g.shape[:-2], height, width)
+        value, place = (t[..., :, None, :, None, :] for t in (_computed(_channels_last(g)), _channels_last(which)))
+        here = torch.arange(4, device=g.device, dtype=which.dtype).view(2, 1, 2, 1)
+        put = torch.where(place == here, value, 0).flatten(-5, -4).flatten(-3, -2)
+        odd = height - put.shape[-3], width - put.shape[-2]
+        return _channels_first(F.pad(put, (0, 0, 0, odd[1], 0, odd[0])) if any(odd) else put)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -90,7 +90,10 @@ def _relu(module: nn.Module, both: Tensor, n: int) -> Tensor:
 
 def _max_pool(module: nn.Module, both: Tensor, n: int) -> Tensor:
     which = largest(both[:n])
-    return pick(_pair(both, n), which.expand(2, *which.shape)).flatten(0, 1)
+    if both.is_cuda:
+        return pick(_pair(both, n), which.expand(2, *which.shape)).flatten(0, 1)
+    x, dx = both[:n], both[n:]  # which compiled code for a CPU reads much faster than the pair
+    return torch.cat([pick(x, which), pick(dx.expand_as(x), which)])
 
 
 def _dropout(module: Any, both: Tensor, n: int) -> Tensor:

@@ -98,9 +98,12 @@ def measure(
         try:
             epsilon = run.execute(root=root)["epsilon"]
         except Diverged as error:
-            data, how = spec.build_data(root), Exchange(**spec.exchange.model_dump())
-            promised = guarantee(how, how.smallest_group(data.clients.sizes), nonnegative=nonnegative(data))
-            found = {"epsilon": promised.epsilon if promised else None, "accuracy": None, "last": None, "diverged": error.round}
+            epsilon = None
+            if spec.exchange is not None:
+                data, how = spec.build_data(root), Exchange(**spec.exchange.model_dump())
+                promised = guarantee(how, how.smallest_group(data.clients.sizes), nonnegative=nonnegative(data))
+                epsilon = promised.epsilon if promised else None
+            found = {"epsilon": epsilon, "accuracy": None, "last": None, "diverged": error.round}
         else:
             lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
             tested = [line["accuracy"] for line in lines if "accuracy" in line]
@@ -136,7 +139,7 @@ def grouped(records: list[dict[str, Any]]) -> dict[Key, list[dict[str, Any]]]:
 
     Seeds differ far more than settings do, so `gain` sets a record against random means with the same seed.
     """
-    controls = {(r["algorithm"], r["seed"]): r["accuracy"] for r in records if r["kind"] == "random means"}
+    controls = {(r["algorithm"], r["seed"]): r["accuracy"] for r in records if r["kind"] == "random means" and r["accuracy"]}
     by: dict[Key, list[dict[str, Any]]] = defaultdict(list)
     for r in records:
         level = round(r["epsilon"], 2) if r["kind"] == "calibrated" else r.get("noise", 0.0)
@@ -237,8 +240,12 @@ def main() -> None:
     if told.what != "show":
         task = TASKS[told.what] if told.rounds is None else replace(TASKS[told.what], rounds=told.rounds)
         groups = told.groups.split(",")
+        if unknown := set(groups) - {str(m) for m in GROUPS}:
+            raise SystemExit(f"--groups {','.join(sorted(unknown))} is not in the grid; choose from 5,20,all")
         measure(told.what, task, groups, told.seeds, told.out, told.device, told.data, told.json, told.minutes)
     all_said = [json.loads(file.read_text()) for file in told.files or [told.json]]
+    if len({json.dumps({key: one[key] for key in one if key != "records"}) for one in all_said}) > 1:
+        raise SystemExit("these files hold different settings; show them one by one")
     said = all_said[0] | {"records": [record for one in all_said for record in one["records"]]}
     print(table(said))
     if told.plot:

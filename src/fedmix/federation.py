@@ -1,7 +1,7 @@
 """The round loop: exchange, choose, plan, run, average, evaluate."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -261,7 +261,12 @@ class Federation(Rounds):
             everyone=len(self.data.clients.flat), pad=self.data.transform.pad,
         )  # fmt: skip
         work = Work(self.round + 1, chosen, plans, self.params, self.training.rate(self.round), pool)
-        self.params, loss = average(self.engine.run_round(self.resident, work), dict(zip(clients, samples, strict=True)))
+        updates = self.engine.run_round(self.resident, work)
+        try:
+            self.params, loss = average(updates, dict(zip(clients, samples, strict=True)))
+        finally:
+            if isinstance(updates, Generator):  # one that was left in the middle must not go on later
+                updates.close()
         each = self._model_bytes(0) * len(chosen)
         return loss, traffic + Traffic(models_up=each, models_down=each)
 

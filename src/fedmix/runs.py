@@ -336,7 +336,7 @@ def environment(device: torch.device, command: str) -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "device": f"{device} ({on})",
         "commit": _commit(),
         "command": command or " ".join(sys.argv),

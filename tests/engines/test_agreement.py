@@ -115,7 +115,7 @@ def test_compiled_code_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch
         return step
 
     monkeypatch.setattr(program, "_compile", wrong)
-    with pytest.warns(UserWarning, match="does not do what it does otherwise.*; going on without"):
+    with pytest.warns(UserWarning, match="compiled local step does not do what the plain one does.*; going on without"):
         slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
     assert apart(plain, slow) < 1e-6
 

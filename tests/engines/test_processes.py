@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +14,14 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from fedmix import BadInput, Diverged, Exchange, Federation, FedMix, Objective, Supervised, Training
+from fedmix import BadInput, Diverged, Exchange, Federation, FedMix, Objective, Supervised, Training, federation
 from fedmix.engines import Processes
 from fedmix.engines.processes import _told, divided
 from fedmix.errors import FedmixError
 from fedmix.models import Model, initialised
 from fedmix.presets import experiment
 from fedmix.runs import Interrupted, Run
+from fedmix.server import Updates
 from fedmix.types import Batch, Params
 from tests.engines.test_failures import Explodes
 from tests.synthetic import RAGGED, SHAPES, federated
@@ -58,6 +60,33 @@ def test_same_weights_and_the_same_bits_again(engine: Processes) -> None:
     assert apart(weights, after(2, built(FedMix(0.1)))) < 1e-6
     assert apart(weights, after(2, built(FedMix(0.1), engine="sequential"))) < 1e-6
     assert apart(weights, after(2, again)) == 0.0
+
+
+def test_a_round_that_was_left_in_the_middle_is_tried_again(engine: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while updates are averaged, in a notebook, which keeps the error: no late reply is taken for another round's."""
+
+    def stopped(updates: Iterator[Updates], _: object) -> None:
+        next(updates)
+        raise KeyboardInterrupt
+
+    one = built(FedMix(0.1))
+    one.engine = engine
+    monkeypatch.setattr(federation, "average", stopped)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        after(1, one)
+    monkeypatch.undo()
+    assert apart(after(2, one), after(2, built(FedMix(0.1)))) < 1e-6
+    assert kept.value is not None
+
+
+def test_what_did_not_fit_into_shared_memory_is_put_there_later(engine: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = built(FedMix(0.1))
+    one.engine = engine
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        with pytest.raises(FedmixError, match="shared memory"):
+            after(1, one)
+    assert apart(after(1, one), after(1, built(FedMix(0.1)))) < 1e-6
 
 
 def test_more_processes_than_clients() -> None:

@@ -122,16 +122,17 @@ class _Child:
         self.run, self.progress = run, progress
         self.last: list[Any] = ["", None]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fedmix.cli.jobs", json.dumps(task)],
+            [sys.executable, "-P", "-m", "fedmix.cli.jobs", json.dumps(task)],  # -P: nothing of the folder it is in
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True,
         )  # fmt: skip
         Thread(target=self._listen, args=(heard,), daemon=True).start()
 
     def _listen(self, heard: "SimpleQueue[tuple[_Child, Any]]") -> None:
         assert self.process.stdout
-        with self.process.stdout as lines, suppress(ValueError):  # the last line of one that was killed may be torn
+        with self.process.stdout as lines:
             for line in lines:
-                heard.put((self, json.loads(line)))
+                with suppress(ValueError):  # the last line of one that was killed may be torn
+                    heard.put((self, json.loads(line)))
         heard.put((self, None))
 
     def take(self, said: list[Any]) -> None:

@@ -73,8 +73,9 @@ class Processes:
                 worker.send(own, self._shared)
             for worker in busy:
                 yield worker.updates()
-        except BaseException:  # nobody knows what the others are doing
+        except BaseException:  # nobody knows what the others are doing, or what has come into shared memory
             _end(self._workers)
+            self._seen.clear()
             raise
 
     def _share(self, data: Resident, work: Work) -> None:
@@ -209,7 +210,7 @@ def _room(like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else needed
     if needed > free:  # else the first who writes there is killed
         raise FedmixError(
-            f"workers need {needed >> 20} MiB more of shared memory, and {SHARED_MEMORY} has {free >> 20} left; "
+            f"workers need {-(-needed >> 20)} MiB more of shared memory, and {SHARED_MEMORY} has {free >> 20} left; "
             f"enlarge it (docker run --shm-size), {OR_ALONE}"
         )
     empty = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in like.items()}
@@ -287,5 +288,7 @@ def _told(error: Exception) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # whatever its class does when it is copied
-        return FedmixError(f"{type(error).__name__}: {error}")
+        told = FedmixError(f"{type(error).__name__}: {error}")
+        told.add_note(traceback.format_exc())
+        return told
     return error

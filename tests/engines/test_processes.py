@@ -75,7 +75,7 @@ def test_a_round_that_was_left_in_the_middle_is_tried_again(engine: Processes, m
     with pytest.raises(KeyboardInterrupt) as kept:
         after(1, one)
     monkeypatch.undo()
-    assert apart(after(2, one), after(2, built(FedMix(0.1)))) < 1e-6
+    assert apart(after(3, one), after(3, built(FedMix(0.1)))) < 1e-6
     assert kept.value is not None
 
 

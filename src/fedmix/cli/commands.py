@@ -171,7 +171,7 @@ def run_each(
                         outcome = run.execute(listen, command=command, root=root, stopped=stopped)
                 except Interrupted:
                     raise
-                except Exception as error:  # whatever it is
+                except Exception as error:  # whatever it is, the other runs go on
                     outcome = error
             yield run, outcome
         if len(apart) > 1:

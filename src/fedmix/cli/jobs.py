@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from rich.progress import TaskID
 
+from fedmix.bench.machine import cores
 from fedmix.cli.commands import listening
 from fedmix.cli.progress import Progress, bars
 from fedmix.errors import BadInput, DataError, Diverged, FedmixError
@@ -107,8 +108,7 @@ def at_once(
 
 def _environment(run: Run, jobs: int) -> dict[str, str]:
     """Cores are divided among children, unless the caller has done so: those that train on a CPU, and those that compile."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = str(max(1, cores // jobs))
+    share = str(max(1, cores() // jobs))
     training = {"OMP_NUM_THREADS": share} if run.experiment.engine.device.startswith("cpu") else {}
     return {"TORCHINDUCTOR_COMPILE_THREADS": share, **training, **os.environ}
 
@@ -206,7 +206,7 @@ def _work(task: str) -> None:
         say("refused", str(error))
     except FedmixError as error:
         say("failed", str(error))
-    except Exception as error:  # whatever it is
+    except Exception as error:  # whatever it is, the parent tells it, and other runs go on
         traceback.print_exc()
         say("failed", f"{type(error).__name__}: {error}")
 

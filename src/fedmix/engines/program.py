@@ -193,8 +193,12 @@ class _Quick:
             said = reason if isinstance(error, _Wrong) else f"the local step could not be compiled ({reason})"
             warnings.warn(f"{said}; going on without, more slowly", stacklevel=2)
         finally:
-            for mine, old in zip(state.written, before, strict=True):
-                mine.copy_(old)
+            _restore(state, before)
+
+
+def _restore(state: State, before: list[Tensor]) -> None:
+    for mine, old in zip(state.written, before, strict=True):
+        mine.copy_(old)
 
 
 def _compare(step: Callable[[State], None], state: State, before: list[Tensor]) -> None:
@@ -204,8 +208,7 @@ def _compare(step: Callable[[State], None], state: State, before: list[Tensor]) 
     """
     try:
         quick = [t.clone() for t in state.written]
-        for mine, old in zip(state.written, before, strict=True):
-            mine.copy_(old)
+        _restore(state, before)
         step(state)
         tensors = [[t.double() for t in three] for three in zip(quick, state.written, before, strict=True)]
     except torch.OutOfMemoryError:  # which compiled code, needing less, has not met

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedmix.kernels.layout import channels_first, channels_last
 from fedmix.kernels.operators import operator
 from fedmix.kernels.precision import current
 from fedmix.kernels.sizes import bias_parts, parts
@@ -29,22 +30,14 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None, pad: int, shifted: int) -> Te
         return F.conv2d(x, w, padding=pad) + torch.where(has_bias, b.view(-1, 1, 1), 0)
     if b is None:
         b, shifted = w.new_zeros(len(w)), 0
-    return _channels_first(Conv.apply(_channels_last(x.float()), _channels_last(w), b, shifted, pad, current()))
-
-
-def _channels_last(t: Tensor) -> Tensor:
-    return t.permute(0, 2, 3, 1).contiguous()
-
-
-def _channels_first(t: Tensor) -> Tensor:
-    return t.permute(0, 3, 1, 2)
+    return channels_first(Conv.apply(channels_last(x.float()), channels_last(w), b, shifted, pad, current()))
 
 
 def _backward(g: Tensor, x: Tensor, w: Tensor, pad: int, which: int) -> Tensor:
     wanted = [i == which for i in range(3)]
-    args = (_channels_first(t) for t in (g, x, w))
+    args = (channels_first(t) for t in (g, x, w))
     found = torch.ops.aten.convolution_backward(*args, None, (1, 1), (pad, pad), (1, 1), False, (0, 0), 1, wanted)
-    return _channels_last(found[which])
+    return channels_last(found[which])
 
 
 # The three products for K clients at once, channels last, as operators that a compiler takes as they are. Each body is the
@@ -53,7 +46,7 @@ def _backward(g: Tensor, x: Tensor, w: Tensor, pad: int, which: int) -> Tensor:
 
 def _conv(x: Tensor, w: Tensor, b: Tensor, shifted: int, pad: int, how: str) -> Tensor:
     clients = zip(x, w, strict=True)
-    y = torch.stack([_channels_last(F.conv2d(_channels_first(a), _channels_first(v), padding=pad)) for a, v in clients])
+    y = torch.stack([channels_last(F.conv2d(channels_first(a), channels_first(v), padding=pad)) for a, v in clients])
     y[:, :shifted] += b[:, None, None, None]
     return y
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional as F
 
+from fedmix.kernels.layout import channels_first, channels_last
 from fedmix.kernels.operators import operator
 
 
@@ -36,18 +37,10 @@ def written_out(x: Tensor) -> bool:
     return x.is_cuda or get_proxy_mode() is not None
 
 
-def _channels_last(t: Tensor) -> Tensor:
-    return t.movedim(-3, -1).contiguous()
-
-
-def _channels_first(t: Tensor) -> Tensor:
-    return t.movedim(-1, -3)
-
-
 def _quarters(x: Tensor) -> tuple[Tensor, ...]:
     """The four corners of every window, in reading order, channels last; an odd last row or column is left out."""
     height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
-    rows = _channels_last(x)
+    rows = channels_last(x)
     return tuple(rows[..., i:height:2, j:width:2, :] for i in (0, 1) for j in (0, 1))
 
 
@@ -96,7 +89,7 @@ class _Largest(_ByClient):
         a, b, c, d = _quarters(x)
         above, below = _later(a, b), _later(c, d)
         lower = _later(torch.where(above, b, a), torch.where(below, d, c))
-        return _channels_first(_computed(torch.where(lower, below.to(number) + 2, above.to(number))))
+        return channels_first(_computed(torch.where(lower, below.to(number) + 2, above.to(number))))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -109,8 +102,8 @@ class _Pick(_ByClient):
         if not written_out(x):
             return x.flatten(-2).gather(-1, which.flatten(-2)).view(which.shape)
         a, b, c, d = _quarters(x)
-        place = _channels_last(which)
-        return _channels_first(torch.where(place < 2, torch.where(place == 0, a, b), torch.where(place == 2, c, d)))
+        place = channels_last(which)
+        return channels_first(torch.where(place < 2, torch.where(place == 0, a, b), torch.where(place == 2, c, d)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -136,11 +129,11 @@ class _Put(_ByClient):
         if not written_out(g):
             put = g.new_zeros(*g.shape[:-2], height * width).scatter_(-1, which.flatten(-2), g.flatten(-2))
             return put.view(*g.shape[:-2], height, width)
-        value, place = (t[..., :, None, :, None, :] for t in (_computed(_channels_last(g)), _channels_last(which)))
+        value, place = (t[..., :, None, :, None, :] for t in (_computed(channels_last(g)), channels_last(which)))
         here = torch.arange(4, device=g.device, dtype=which.dtype).view(2, 1, 2, 1)
         put = torch.where(place == here, value, 0).flatten(-5, -4).flatten(-3, -2)
         odd = height - put.shape[-3], width - put.shape[-2]
-        return _channels_first(F.pad(put, (0, 0, 0, odd[1], 0, odd[0])) if any(odd) else put)
+        return channels_first(F.pad(put, (0, 0, 0, odd[1], 0, odd[0])) if any(odd) else put)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -206,20 +206,24 @@ def _compare(step: Callable[[State], None], state: State, before: list[Tensor]) 
 
     Rounding moves a sample over a kink of a ReLU, which changes a gradient by some per cent; mistakes change it by its own size.
     """
+
+    def norm(t: Tensor) -> float:
+        return float(t.double().norm())  # one at a time: all weights in this precision would need much memory
+
     try:
         quick = [t.clone() for t in state.written]
         _restore(state, before)
         step(state)
-        tensors = [[t.double() for t in three] for three in zip(quick, state.written, before, strict=True)]
+        tensors = list(zip(quick, state.written, before, strict=True))
+        params = len(state.params)
+        for group in (tensors[:params], tensors[params:-2], tensors[-2:]):  # weights, velocities, the rest
+            moves = [norm(b - old) for _, b, old in group]
+            for (a, b, old), moved in zip(group, moves, strict=True):
+                rounding = 1e-5 * (norm(old) + max(moves))  # all there is in a gradient that would be zero
+                if not norm(a - b) <= 0.3 * moved + rounding and bool(b.isfinite().all()):
+                    raise _Wrong("the compiled local step does not do what the plain one does: a bug of torch or of fedmix")
     except torch.OutOfMemoryError:  # which compiled code, needing less, has not met
         return
-    params = len(state.params)
-    for group in (tensors[:params], tensors[params:-2], tensors[-2:]):  # weights, velocities, the rest
-        moves = [float((b - old).norm()) for _, b, old in group]
-        for (a, b, old), moved in zip(group, moves, strict=True):
-            rounding = 1e-5 * (float(old.norm()) + max(moves))  # all there is in a gradient that would be zero
-            if not float((a - b).norm()) <= 0.3 * moved + rounding and bool(b.isfinite().all()):
-                raise _Wrong("the compiled local step does not do what the plain one does: a bug of torch or of fedmix")
 
 
 class _Wrong(RuntimeError):

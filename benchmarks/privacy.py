@@ -48,7 +48,7 @@ TASKS = {"digits": Task(4.0, 10, 5), "cifar10": Task(30.0, 60, 5)}
 
 
 def points(
-    name: str, task: Task, groups: Sequence[str], seed: int, root: Path | None
+    name: str, task: Task, groups: Sequence[str], epsilons: Sequence[float], seed: int, root: Path | None
 ) -> Iterator[tuple[dict[str, Any], Experiment]]:
     """Every point of the grid with one seed: what it is, and the experiment; with M_k = all also what has no M_k."""
     fixed: dict[str, Any] = {"rounds": task.rounds}
@@ -67,7 +67,7 @@ def points(
                 yield at | {"kind": "as in the paper", "noise": 0.0}, pool
                 how = Exchange(m=m, clip=task.clip)
                 group = how.smallest_group(data.clients.sizes)
-                targets = EPSILONS if algorithm == "fedmix" else EPSILONS[::2]
+                targets = [e for e in (EPSILONS if algorithm == "fedmix" else EPSILONS[::2]) if e in epsilons]
                 noises = [(calibrated(how, e, group, nonnegative=nonnegative(data)).noise, "calibrated") for e in targets]
                 if algorithm == "fedmix" and average == 1:
                     noises += [(sigma, "the paper's σ") for sigma in SIGMAS]
@@ -79,13 +79,22 @@ def points(
 
 
 def measure(
-    name: str, task: Task, groups: Sequence[str], seeds: int, out: Path, device: str, root: Path | None, to: Path, minutes: float
+    name: str,
+    task: Task,
+    groups: Sequence[str],
+    epsilons: Sequence[float],
+    seeds: int,
+    out: Path,
+    device: str,
+    root: Path | None,
+    to: Path,
+    minutes: float,
 ) -> None:
     """Run what is missing, and write what is known after every run. After `minutes` no further run begins."""
     records: list[dict[str, Any]] = known(name, task, to)
     done = [{k: r[k] for k in r if k not in RESULTS} for r in records]
     to.parent.mkdir(parents=True, exist_ok=True)
-    todo = [(at | {"seed": seed}, spec) for seed in range(seeds) for at, spec in points(name, task, groups, seed, root)]
+    todo = [(at | {"seed": seed}, spec) for seed in range(seeds) for at, spec in points(name, task, groups, epsilons, seed, root)]
     todo = sorted(todo, key=lambda point: _last(point[0]))
     todo = [(at, spec) for at, spec in todo if at not in done]
     began = time.monotonic()
@@ -228,6 +237,7 @@ def main() -> None:
     ask.add_argument("what", choices=[*TASKS, "show"])
     ask.add_argument("files", nargs="*", type=Path)
     ask.add_argument("--groups", default="5,20,all", help="M_k, by comma")
+    ask.add_argument("--epsilons", default=",".join(f"{e:g}" for e in EPSILONS), help="for which noise is calibrated, by comma")
     ask.add_argument("--seeds", type=int, default=3)
     ask.add_argument("--out", type=Path, default=Path("runs/privacy"))
     ask.add_argument("--device", default="cpu")
@@ -242,7 +252,10 @@ def main() -> None:
         groups = told.groups.split(",")
         if unknown := set(groups) - {str(m) for m in GROUPS}:
             raise SystemExit(f"--groups {','.join(sorted(unknown))} is not in the grid; choose from 5,20,all")
-        measure(told.what, task, groups, told.seeds, told.out, told.device, told.data, told.json, told.minutes)
+        epsilons = [e for e in EPSILONS if f"{e:g}" in told.epsilons.split(",")]
+        if len(epsilons) < len(told.epsilons.split(",")):
+            raise SystemExit(f"--epsilons {told.epsilons} is not in the grid; choose from 16,8,4,2,1")
+        measure(told.what, task, groups, epsilons, told.seeds, told.out, told.device, told.data, told.json, told.minutes)
     all_said = [json.loads(file.read_text()) for file in told.files or [told.json]]
     if len({json.dumps({key: one[key] for key in one if key != "records"}) for one in all_said}) > 1:
         raise SystemExit("these files hold different settings; show them one by one")

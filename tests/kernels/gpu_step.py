@@ -80,7 +80,7 @@ def _compiled(step: Callable[[State], None], state: State) -> Callable[..., Any]
     leaves, shape = pytree.tree_flatten(state)
     with patch.object(Tensor, "is_cuda", True):
         traced = program._Quick._trace(step, leaves, shape)
-    program._write_once(traced)
+    program._for_gpu(traced)
     return program._compile(traced, leaves)
 
 

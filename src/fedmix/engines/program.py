@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from fedmix.batches import PlanOnDevice, Received, Resident
 from fedmix.kernels.precision import Precision, arithmetic
+from fedmix.kernels.product import leave_long_products
 from fedmix.local import local_step, rest
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Phase
@@ -174,8 +175,8 @@ class _Quick:
         try:
             traced = self._trace(step, leaves, shape)
             if state.at.is_cuda:
+                _for_gpu(traced)
                 _build_kernels(traced.graph)
-                _write_once(traced)
             compiled = _compile(traced, leaves)
             compiled(*leaves)
             _compare(step, state, before)
@@ -239,7 +240,10 @@ def _compile(traced: GraphModule, leaves: list[Tensor]) -> Callable[..., Any]:
 
     with warnings.catch_warnings(), tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # precision is chosen, not forgotten
-        with config.patch(comprehensive_padding=False):  # torch 2.11 reads a padded gradient of LeNet's in another layout
+        changed: dict[str, Any] = {"comprehensive_padding": False}  # torch 2.11 reads a padded gradient of LeNet's in another layout
+        if hasattr(config.triton, "native_matmul"):
+            changed["triton.native_matmul"] = True  # what `leave_long_products` left to the compiler
+        with config.patch(changed):
             compiled: Callable[..., Any] = torch._inductor.compile(traced, [*leaves])
     return compiled
 
@@ -260,6 +264,12 @@ def _build_kernels(graph: Graph) -> None:
         list(threads.map(call, _operators(graph)))
 
 
+def _for_gpu(traced: GraphModule) -> None:
+    """Say what the compiler should not join with other things."""
+    leave_long_products(traced.graph)
+    _write_once(traced)
+
+
 def _write_once(traced: GraphModule) -> None:
     """Have what our operators read written to memory before its views are taken.
 
@@ -268,7 +278,8 @@ def _write_once(traced: GraphModule) -> None:
     from torch._inductor.inductor_prims import force_stride_order
 
     aten = torch.ops.aten
-    views = (aten.view.default, aten.permute.default, aten.unsqueeze.default, aten.select.int)
+    shapes = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.unsqueeze.default)
+    views = (*shapes, aten.permute.default, aten.transpose.int, aten.select.int)
     sources = dict[Node, None]()
     for operator in _operators(traced.graph):
         for source in operator.all_input_nodes:

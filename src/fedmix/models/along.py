@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import jvp
+from torch.nn import functional as F
 
 from fedmix.kernels.conv import conv2d
-from fedmix.kernels.linear import linear
 from fedmix.kernels.lstm import lstm_along
 from fedmix.kernels.pool import largest, pick
 from fedmix.models.layers import LSTM, Conv2d, Embedding, KeyedDropout, LastStep, Linear, MaxPool2d
@@ -75,7 +75,7 @@ def _conv(module: Any, both: Tensor, n: int) -> Tensor:
 
 
 def _full(module: Any, both: Tensor, n: int) -> Tensor:
-    return _shifted(linear(both, module.weight), module.bias, n)
+    return _shifted(F.linear(both, module.weight), module.bias, n)
 
 
 def _lstm(module: Any, both: Tensor, n: int) -> Tensor:

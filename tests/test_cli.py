@@ -207,6 +207,8 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["run", "shakespeare", "--set", "model.hidden=-1", "--data", "nowhere"], "there are no parquet files"),
         (["data", "fetch", "mnist"], "data 'mnist' is unknown"),
         (["run", "cifar10", "--data", "nowhere"], "there are no parquet files in"),
+        (["run", "cifar10", "--data", "nowhere", "--seeds", "2"], "there are no parquet files in"),
+        (["run", "cifar10", "--data", "nowhere", "--seeds", "2", "--jobs", "2"], "there are no parquet files in"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(

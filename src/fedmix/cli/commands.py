@@ -154,12 +154,15 @@ def run_each(
     titles = [f"{e.data.name} {e.algorithm} seed {e.seed}" for e in (run.experiment for run in runs)]
     widest = max(map(len, titles), default=0)
     here = [(run, titles[i].ljust(widest), f"{i + 1}/{len(runs)}") for i, run in enumerate(runs)]
-    apart = [one for one in here if _missing(one[0])] if jobs > 1 else []
-    if len(apart) > 1:
-        from fedmix.cli.jobs import at_once, prepare
+    missing = [one for one in here if _missing(one[0])] if jobs > 1 else []
+    apart = missing if len(missing) > 1 else []
+    if apart:
+        from fedmix.cli.jobs import at_once, refused
 
-        prepare([run.experiment for run, _, _ in apart], root)
+        why = refused([run.experiment for run, _, _ in apart], root)
+        yield from ((run, why[run.experiment.id]) for run, _, _ in apart if run.experiment.id in why)
         here = [one for one in here if one not in apart]
+        apart = [one for one in apart if one[0].experiment.id not in why]
     with _ctrl_c() as stopped:
         for run, title, number in here:
             if stopped():
@@ -174,7 +177,7 @@ def run_each(
                 except Exception as error:  # whatever it is, the other runs go on
                     outcome = error
             yield run, outcome
-        if len(apart) > 1:
+        if apart:
             how = {"command": command, "quiet": quiet, "tensorboard": tensorboard, "stopped": stopped}
             yield from at_once(apart, min(jobs, len(apart)), root, **how)
 
@@ -213,6 +216,8 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
 
 def tell_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
     """Raise what went wrong in some of the runs, if anything did."""
+    if failures and len(failures) == runs and all(isinstance(error, BadInput) for _, error in failures):
+        raise failures[0][1]  # nothing was run
     if failures:
         told = "; ".join(f"{run.folder.name}: {error or type(error).__name__}" for run, error in failures)
         raise FedmixError(f"{len(failures)} of {runs} runs failed: {told}")

@@ -49,12 +49,22 @@ def experiments(
         if not any(base.takes(path) for base in bases):
             bases[-1].with_settings({path: value})  # which says what is wrong with it
     found: dict[str, Experiment] = {}
-    for base, point in itertools.product(bases, itertools.product(*grid)):
-        applies = {path: value for path, value in point if base.takes(path)}
-        for s in range(base.seed, base.seed + seeds):
-            one = base.with_settings({"seed": s} | chosen | applies)
-            found[one.id] = one
+    for base in bases:
+        points = [dict(point) for point in itertools.product(*(values for values in grid if base.takes(values[0][0])))]
+        swept = [[base.with_settings({"seed": s} | chosen | p) for s in range(base.seed, base.seed + seeds)] for p in points]
+        _refuse_twice([few[0].id for few in swept], points)
+        found |= {one.id: one for few in swept for one in few}
     return list(found.values())
+
+
+def _refuse_twice(ids: Sequence[str], points: Sequence[dict[str, Any]]) -> None:
+    """Refuse a sweep of which two points are the same run, such as one of `engine.processes`."""
+    first: dict[str, dict[str, Any]] = {}
+    for name, point in zip(ids, points, strict=True):
+        if name in first:
+            one, other = (" ".join(f"{path}={value}" for path, value in p.items()) for p in (first[name], point))
+            raise BadInput(f"--set: {one} and {other} are the same run ({name}); leave one of them out")
+        first[name] = point
 
 
 def _base(what: str, algorithm: str | None, seed: int | None) -> Experiment:
@@ -139,7 +149,7 @@ def resume(
     """Go on with runs in their folders."""
     given = {"rounds": rounds, "engine.processes": processes}
     changed = {path: value for path, value in given.items() if value is not None}
-    runs = [Run.open(folder) for folder in folders]
+    runs = [Run.open(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
     runs = [Run(run.experiment.with_settings(changed), run.folder) for run in runs]
     _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 

@@ -1,4 +1,4 @@
-"""A model that had learned and only guesses now: when it is noticed, what is said, and that its run ends there."""
+"""A model that has lost what it had learned: when it is noticed, what is said, and that its run ends there."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ FEMNIST = [0.5833, 0.1116, 0.1063, 0.1021, 0.1027, 0.0985, 0.0991, 0.0788, 0.096
         ([0.1] * 50, 0.1, False),
         ([0.25, *[0.1] * 50], 0.1, False),  # two of ten classes by luck
         ([0.56, *[0.1] * 9, 0.3, *[0.1] * 9], 0.1, False),  # it jumps
-        ([0.56, *[0.12] * 50], 0.1, False),  # a thirtieth of the way, and so more than guessing
+        ([0.56, *[0.12] * 50], 0.1, False),  # more than a fiftieth of the way
         ([0.61, *[0.5] * 10], 0.5, True),
         ([0.59, *[0.5] * 10], 0.5, False),
         ([1.0] * 50, 1.0, False),  # one class only, of which nothing can be learned
@@ -72,8 +72,8 @@ def test_the_sentence(objective: Objective, other: str) -> None:
         stop_if_collapsed(tests, 0.099, objective)
     assert caught.value.round == 60
     assert str(caught.value) == (
-        "after round 60 the model only guesses: 9.6 % at most in the last ten tests, where always naming the most common class "
-        f"gives 9.9 %, after 56.1 % in round 20; lower the learning rate, momentum, weight decay or lam{other}"
+        "after round 60 the model is hardly better than a guess: 9.6 % at most in the last ten tests, where always naming the "
+        f"most common class gives 9.9 %, after 56.1 % in round 20; lower the learning rate, momentum, weight decay or lam{other}"
     )
 
 

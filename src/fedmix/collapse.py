@@ -1,4 +1,4 @@
-"""Whether a model that had learned only guesses by now, though no number has left the finite: one whose ReLUs died, say.
+"""Whether a model has lost what it had learned and only guesses, with every number finite: one whose ReLUs died, say.
 
 To guess is to name the most common class always. How much better a model is goes from 0, guessing, to 1, no mistake, so that two
 classes and a hundred are judged alike. The runs in docs/results leave much room between the two kinds: in those that collapsed,
@@ -48,14 +48,16 @@ def stop_if_collapsed(tests: Sequence[tuple[int, float]], level: float, objectiv
     other = ", or take FedMix's logits form (objective.expand=logits)" if _expands_loss(objective) else ""
     raise Collapsed(
         now,
-        f"the model only guesses: {_compared(accuracies, level)}, after {_percent(best)} in round {when}; "
+        f"the model is hardly better than a guess: {_compared(accuracies, level)}, after {_percent(best)} in round {when}; "
         f"lower the learning rate, momentum, weight decay or lam{other}",
     )
 
 
 def warning(accuracies: Sequence[float], level: float) -> str | None:
     """What to say of a run that is done and ends like this without ever having learned."""
-    return f"its model only guesses: {_compared(accuracies, level)}" if accuracies and guesses(accuracies, level) else None
+    if not accuracies or not guesses(accuracies, level):
+        return None
+    return f"its model is hardly better than a guess: {_compared(accuracies, level)}"
 
 
 def _expands_loss(objective: Objective) -> bool:

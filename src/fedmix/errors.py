@@ -33,7 +33,7 @@ class Diverged(ClientFailure):
 
 
 class Collapsed(FedmixError):
-    """A model that had learned only guesses, though every number is finite: again the settings are to blame."""
+    """What a model had learned is lost and it only guesses, though every number is finite: again the settings are to blame."""
 
     def __init__(self, round_: int, reason: str) -> None:
         self.round, self.reason = round_, reason

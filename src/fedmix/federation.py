@@ -79,7 +79,7 @@ class Rounds:
         """Train until round `rounds` is done, one round per item; go on later with a larger number.
 
         Every `evaluate_every` rounds, and after the last, the round carries test metrics. Raises `Collapsed` after a round by
-        which a model that had learned only guesses.
+        which the model has lost what it had learned.
         """
         if evaluate_every < 1:
             raise BadInput(f"evaluate_every={evaluate_every} must be at least 1")

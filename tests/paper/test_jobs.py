@@ -85,7 +85,7 @@ def test_each_outcome_arrives(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert isinstance(diverged, Diverged)
     assert (diverged.round, diverged.step) == (1, 1)
     assert isinstance(collapsed, Collapsed)
-    assert str(collapsed).startswith(f"after round {collapsed.round} the model only guesses: ")
+    assert str(collapsed).startswith(f"after round {collapsed.round} the model is hardly better than a guess: ")
     assert isinstance(refused, BadInput)
     assert "training.clients_per_round=7 is more than the 6 clients" in str(refused)
     said = capsys.readouterr().err.splitlines()

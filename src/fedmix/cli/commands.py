@@ -5,7 +5,7 @@ import json
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -220,8 +220,16 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
         console(sys.stdout).print(tabulate(load_runs([Path(f) for f in summaries])).rich())
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), highlight=False, soft_wrap=True)
+        tell_warnings(summaries)
     tell_failures(failures, len(runs))
     return [run.folder for run in runs]
+
+
+def tell_warnings(summaries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Say of which finished runs something is to be known, on standard error."""
+    for folder, summary in summaries.items():
+        if "warning" in summary:
+            console().print(f"{Path(folder).name}: {summary['warning']}", highlight=False, soft_wrap=True)
 
 
 def tell_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:

@@ -24,7 +24,7 @@ from rich.progress import TaskID
 from fedmix.bench.machine import cores
 from fedmix.cli.commands import listening
 from fedmix.cli.progress import Progress, bars
-from fedmix.errors import BadInput, DataError, Diverged, FedmixError
+from fedmix.errors import BadInput, Collapsed, DataError, Diverged, FedmixError
 from fedmix.experiment import Experiment
 from fedmix.federation import device_named
 from fedmix.runs import Interrupted, Run
@@ -159,6 +159,8 @@ class _Child:
                 return dict(said)
             case "diverged":
                 return Diverged(*said)
+            case "collapsed":
+                return Collapsed(*said)
             case "stopped":
                 return Interrupted(said)
             case "refused":
@@ -200,6 +202,8 @@ def _work(task: str) -> None:
         say("stopped", str(error))
     except Diverged as error:
         say("diverged", [error.round, error.client, error.step, error.reason])
+    except Collapsed as error:
+        say("collapsed", [error.round, error.reason])
     except BadInput as error:
         say("refused", str(error))
     except FedmixError as error:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedmix.errors import Diverged
+from fedmix.errors import Collapsed, Diverged
 from fedmix.exchange import Exchange, calibrated
 from fedmix.exchange.accounting import DELTA, guarantee, nonnegative
 from fedmix.experiment import Experiment
@@ -32,7 +32,7 @@ EPSILONS = (16.0, 8.0, 4.0, 2.0, 1.0)
 SIGMAS = (0.05, 0.075, 0.15, 0.3)  # the paper's
 GROUPS: tuple[int | Literal["all"], ...] = (5, 20, "all")
 AVERAGES = (1, 4, 10)
-RESULTS = ("epsilon", "accuracy", "last", "diverged")
+RESULTS = ("epsilon", "accuracy", "last", "diverged", "collapsed")
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,13 @@ def measure(
         run = Run(placed, out / placed.id)
         try:
             epsilon = run.execute(root=root)["epsilon"]
-        except Diverged as error:
+        except (Diverged, Collapsed) as error:
             epsilon = None
             if spec.exchange is not None:
                 data, how = spec.build_data(root), Exchange(**spec.exchange.model_dump())
                 promised = guarantee(how, how.smallest_group(data.clients.sizes), nonnegative=nonnegative(data))
                 epsilon = promised.epsilon if promised else None
-            found = {"epsilon": epsilon, "accuracy": None, "last": None, "diverged": error.round}
+            found = {"epsilon": epsilon, "accuracy": None, "last": None, type(error).__name__.lower(): error.round}
         else:
             lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
             tested = [line["accuracy"] for line in lines if "accuracy" in line]
@@ -154,15 +154,16 @@ def grouped(records: list[dict[str, Any]]) -> dict[Key, list[dict[str, Any]]]:
         level = round(r["epsilon"], 2) if r["kind"] == "calibrated" else r.get("noise", 0.0)
         control = controls.get(("fedmix" if r["algorithm"] == "fedavg" else r["algorithm"], r["seed"]), np.nan)
         key = r["algorithm"], r["kind"], str(r.get("m", "")), r.get("average", 0), level
-        accuracy = np.nan if "diverged" in r else r["accuracy"]
+        accuracy = np.nan if r["accuracy"] is None else r["accuracy"]
         by[key].append(r | {"accuracy": accuracy, "gain": 100 * (accuracy - control)})
     return by
 
 
 def percent(records: list[dict[str, Any]]) -> str:
     """Mean over seeds, and against random means."""
-    if lost := [r["diverged"] for r in records if "diverged" in r]:
-        return f"diverged in round {min(lost)}"
+    for word in ("diverged", "collapsed"):
+        if lost := [r[word] for r in records if word in r]:
+            return f"{word} in round {min(lost)}"
     mean, gain = np.mean([100 * r["accuracy"] for r in records]), np.mean([r["gain"] for r in records])
     return f"{mean:.1f} ({gain:+.1f})"
 

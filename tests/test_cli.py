@@ -163,11 +163,15 @@ def test_tensorboard_gets_every_round(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_resume_adds_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """To one run once, however often its folder is named, and whatever it is called."""
     assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", tmp_path, "--json") == 0
     [folder] = tmp_path.iterdir()
     capsys.readouterr()
     assert fedmix(monkeypatch, "resume", folder, "--rounds", "3", "--json") == 0
     assert json.loads(capsys.readouterr().out)[str(folder)]["rounds"] == 3
+    again = folder.parent / ".." / tmp_path.name / folder.name
+    assert fedmix(monkeypatch, "resume", again, folder, folder, "--rounds", "4", "--json", "--jobs", "2") == 0
+    assert [done["rounds"] for done in json.loads(capsys.readouterr().out).values()] == [4]
 
 
 def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,11 +206,15 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["compare", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
         (["compare", "digits", "--png", "gone/a.png"], "gone/a.png cannot be written: there is no folder gone"),
         (["run", "digits", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "--set objective.lam is given twice"),
+        (["run", "digits", "--set", "engine.processes=1,2"], "--set: engine.processes=1 and engine.processes=2 are the same run"),
+        (["run", "digits", "--set", "objective.lam=0.1,0.10"], "--set: objective.lam=0.1 and objective.lam=0.1 are the same run"),
         (["run", "digits", "--seeds", "2", "--set", "seed=5"], "--set seed and --seeds contradict each other"),
         (["run", "digits", "--set", "objective.mu=inf"], "objective.mu=inf should be a finite number"),
         (["run", "shakespeare", "--set", "model.hidden=-1", "--data", "nowhere"], "there are no parquet files"),
         (["data", "fetch", "mnist"], "data 'mnist' is unknown"),
         (["run", "cifar10", "--data", "nowhere"], "there are no parquet files in"),
+        (["run", "cifar10", "--data", "nowhere", "--seeds", "2"], "there are no parquet files in"),
+        (["run", "cifar10", "--data", "nowhere", "--seeds", "2", "--jobs", "2"], "there are no parquet files in"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(

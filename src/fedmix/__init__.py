@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedmix import data, exchange, losses, models, presets, report
-    from fedmix.errors import BadInput, ClientFailure, DataError, Diverged, FedmixError
+    from fedmix.errors import BadInput, ClientFailure, Collapsed, DataError, Diverged, FedmixError
     from fedmix.exchange import Exchange
     from fedmix.experiment import Experiment
     from fedmix.federation import Federation, Round
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "errors": ("BadInput", "ClientFailure", "DataError", "Diverged", "FedmixError"),
+    "errors": ("BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "FedmixError"),
     "exchange": ("Exchange",),
     "experiment": ("Experiment",),
     "federation": ("Federation", "Round"),
@@ -30,8 +30,8 @@ _HOME = {
 _MODULES = ("data", "exchange", "losses", "models", "presets", "report")
 
 __all__ = [
-    "BadInput", "ClientFailure", "DataError", "Diverged", "Exchange", "Experiment", "FedMix", "Federation", "FedmixError",
-    "GlobalMix", "Hidden",
+    "BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "Exchange", "Experiment", "FedMix", "Federation",
+    "FedmixError", "GlobalMix", "Hidden",
     "LocalMix", "NaiveMix", "Objective", "Proximal", "Round", "Run", "Supervised", "Training",
     "data", "exchange", "losses", "models", "presets", "report",
 ]  # fmt: skip

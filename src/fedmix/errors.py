@@ -30,3 +30,14 @@ class ClientFailure(FedmixError):
 
 class Diverged(ClientFailure):
     """A client's loss or update is no longer finite: the settings are to blame, and not the code, the data or the machine."""
+
+
+class Collapsed(FedmixError):
+    """What a model had learned is lost and it only guesses, though every number is finite: again the settings are to blame."""
+
+    def __init__(self, round_: int, reason: str) -> None:
+        self.round, self.reason = round_, reason
+        super().__init__(f"after round {round_} {reason}")
+
+    def __reduce__(self) -> tuple[type, tuple[int, str]]:
+        return type(self), (self.round, self.reason)

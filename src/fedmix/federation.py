@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmix.batches import Received, Resident
+from fedmix.collapse import guessing_level, stop_if_collapsed
 from fedmix.data.federated import FederatedData
 from fedmix.engines import Engine, Processes, Sequential, Vectorised, Work
 from fedmix.errors import BadInput
@@ -65,6 +66,8 @@ class Rounds:
         self.tests = HeldOut.on(device, data)
         self.params = {name: p.to(device) for name, p in self.model.init().items()}
         self.round = 0
+        self.guessing = None if data.classes is None else guessing_level(data.test_y)
+        self.tested: list[tuple[int, float]] = []  # rounds and accuracies
         self.traffic = Traffic()
         self.notes: Mapping[str, int] = {}
 
@@ -75,10 +78,12 @@ class Rounds:
     def run(self, rounds: int, *, evaluate_every: int = 1) -> Iterator[Round]:
         """Train until round `rounds` is done, one round per item; go on later with a larger number.
 
-        Every `evaluate_every` rounds, and after the last, the round carries test metrics.
+        Every `evaluate_every` rounds, and after the last, the round carries test metrics. Raises `Collapsed` after a round by
+        which the model has lost what it had learned.
         """
         if evaluate_every < 1:
             raise BadInput(f"evaluate_every={evaluate_every} must be at least 1")
+        self._stop_if_collapsed()
         while self.round < rounds:
             before = vars(self) | {"exchange": copy(self.exchange)}
             try:
@@ -89,7 +94,15 @@ class Rounds:
             self.round += 1
             self.traffic = self.traffic + traffic
             due = self.round % evaluate_every == 0 or self.round == rounds
-            yield Round(self.round, local_loss, traffic, self.evaluate() if due else None, self.notes)
+            metrics = self.evaluate() if due else None
+            if metrics and "accuracy" in metrics:
+                self.tested.append((self.round, metrics["accuracy"]))
+            yield Round(self.round, local_loss, traffic, metrics, self.notes)
+            self._stop_if_collapsed()
+
+    def _stop_if_collapsed(self) -> None:
+        if self.guessing is not None:
+            stop_if_collapsed(self.tested, self.guessing, self.objective)
 
     def _undo(self, before: Mapping[str, Any]) -> None:
         """Be what it was before a round that failed."""

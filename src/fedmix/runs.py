@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from fedmix import __version__
+from fedmix.collapse import warning
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput, FedmixError
 from fedmix.exchange.accounting import upwards
@@ -107,7 +108,8 @@ class Run:
     ) -> dict[str, Any]:
         """Run to the end, from the checkpoint if there is one; the summary. `listen` gets the metrics of every round.
 
-        `stopped` is asked after every round; once it says so, a checkpoint is written and Interrupted raised.
+        `stopped` is asked after every round; once it says so, a checkpoint is written and Interrupted raised. A run that
+        diverged or collapsed has no summary; going on, it ends in the same round again.
         """
         with writing(self.folder), locked(self.folder):
             self._refuse_other()
@@ -182,6 +184,7 @@ class Run:
         if federation.round > self.experiment.rounds:
             raise self._damaged("checkpoint.safetensors", f"it is of round {federation.round}")
         self._cut_metrics(federation.round)
+        federation.tested = self._tested()
         write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())  # it may ask for more rounds than before
         try:
             return federation, float(about["seconds"])
@@ -245,11 +248,19 @@ class Run:
             )
         write_whole(path, b"".join(line + b"\n" for line in lines))
 
+    def _lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+    def _tested(self) -> list[tuple[int, float]]:
+        """The rounds that were tested, and their accuracies."""
+        return [(line["round"], line["accuracy"]) for line in self._lines() if line.get("accuracy") is not None]
+
     def _finish(self, federation: Rounds) -> dict[str, Any]:
         if federation.data.test_clients is not None:
             write_whole(self.folder / "clients.json", _clients(federation, federation.evaluate_clients().scores.tolist()))
-        lines = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
-        summary = summarise(lines, self.experiment) | privacy(federation)
+        summary = summarise(self._lines(), self.experiment) | privacy(federation)
+        if federation.guessing is not None and (said := warning([a for _, a in federation.tested], federation.guessing)):
+            summary["warning"] = said
         write_whole(self.folder / "summary.json", _json(summary))
         return summary
 

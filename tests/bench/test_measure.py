@@ -1,5 +1,6 @@
 """What is measured: all variants do the same work, and what is counted is what happened."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from fedmix import BadInput
 from fedmix.bench import measure
 from fedmix.bench.cases import VARIANTS, WORKLOADS, Size, federation
 from fedmix.bench.measure import Bench, Clocked, Trial
-from fedmix.engines import program
+from fedmix.engines import Processes, Sequential, program
 from fedmix.presets import PRESETS
 from tests.synthetic import listen
 
@@ -63,6 +64,8 @@ def test_ragged_clients_keep_the_mean_and_their_padding_is_counted() -> None:
     compiled, alone = (federation(WORKLOADS["digits"], "fedavg", variant, size, "cpu") for variant in ("compiled", "sequential"))
     assert measure._steps_and_padding(compiled.engine, work[0])[1] == pytest.approx(1 - (4 + 20 + 36) / (3 * 9 * 4))
     assert measure._steps_and_padding(alone.engine, work[0])[1] == 0
+    apart = Processes(partial(Sequential, alone.model, alone.objective, alone.training), 2)
+    assert measure._steps_and_padding(apart, work[0]) == (5, None)
 
 
 def test_the_clock_counts_the_engine_and_not_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

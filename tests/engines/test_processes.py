@@ -1,6 +1,7 @@
 """Clients on several processes: the same weights, the same errors, the same bits every time, and nothing left behind."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from fedmix import BadInput, Diverged, Exchange, Federation, FedMix, Objective, Supervised, Training, federation
@@ -87,6 +89,22 @@ def test_what_did_not_fit_into_shared_memory_is_put_there_later(engine: Processe
         with pytest.raises(FedmixError, match="shared memory"):
             after(1, one)
     assert apart(after(1, one), after(1, built(FedMix(0.1)))) < 1e-6
+
+
+def test_open_files_do_not_grow_with_the_model() -> None:
+    """Two workers take 4 each for good and 5 more at first, where 81 tensors alone would be 81 for the parent, and for each."""
+    deep = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), *[torch.nn.Linear(10, 10) for _ in range(39)])
+    one = Federation(deep, federated("digits_cnn", (4, 4)), Supervised(), Training(2), processes=2, engine="sequential")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(list(Path("/dev/fd").iterdir()))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 30, before[1]))
+        with pytest.raises(FedmixError, match=rf"2 worker .* this one may have {used + 30}; allow more .* or use fewer"):
+            after(1, one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 50, before[1]))
+        after(1, one)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_more_processes_than_clients() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from flwr.app import Message
 
-from fedmix import BadInput, Run, report
+from fedmix import BadInput, Collapsed, Run, report
 from fedmix.experiment import Experiment
 from fedmix.flower import Task, client_app
 from fedmix.flower.roster import TooFew
@@ -46,6 +46,22 @@ def test_a_run_folder_like_that_of_a_local_run(tmp_path: Path) -> None:
     assert f"round 3 is done: 3 of 3 clients replied well, accuracy {100 * summary['last']:.1f} %, loss " in said
     report.write_html(report.load_runs([folder]), tmp_path / "report.html")
     assert serve(Nodes(client_app(agreed), []), agreed, config(tmp_path)) == summary  # done, so nobody is asked
+
+
+def test_a_model_that_collapsed_ends_the_run_as_anywhere(tmp_path: Path) -> None:
+    """By weight decay that takes more than training gives. Started again, it ends there at once."""
+    training = {"clients_per_round": 3, "epochs": 2, "batch_size": 5, "lr": 0.02, "momentum": 0.5, "weight_decay": 1.0}
+    experiment = light({"name": "fedavg"}, training=training, rounds=40)
+    with pytest.raises(Collapsed) as expected:
+        list(simulated(experiment).run(40))
+    agreed = task(experiment)
+    for _ in range(2):
+        with pytest.raises(Collapsed) as caught:
+            serve(Nodes(client_app(agreed), range(4)), agreed, config(tmp_path))
+        assert str(caught.value) == str(expected.value)
+    said = (folder_of(agreed, tmp_path) / "federation.log").read_text().splitlines()
+    assert said[-1].endswith(f" ERROR {expected.value}")
+    assert sum("is done" in line for line in said) == expected.value.round
 
 
 class Killed(Exception):

@@ -7,14 +7,20 @@ import pytest
 from fedmix.paper import TABLES, Part
 from fedmix.paper.comparison import Cell, Comparison, Difference, Result
 from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric
+from fedmix.paper.outcome import Fate
 from fedmix.paper.study import Study
 
 NAN = math.nan
+Rounds = dict[int, int] | None
 
 
-def cell(values: list[float], paper: float | None = None, *, diverged: dict[int, int] | None = None, **more: object) -> Cell:
+def cell(
+    values: list[float], paper: float | None = None, *, diverged: Rounds = None, collapsed: Rounds = None, **more: object
+) -> Cell:
     """The cell of a row `name` with these values of seeds 0, 1, ..."""
-    results = tuple(Result(seed, value, (diverged or {}).get(seed)) for seed, value in enumerate(values))
+    fates = {seed: Fate("diverged", when) for seed, when in (diverged or {}).items()}
+    fates |= {seed: Fate("collapsed", when) for seed, when in (collapsed or {}).items()}
+    results = tuple(Result(seed, value, fates.get(seed)) for seed, value in enumerate(values))
     metric = more.get("metric", ACCURACY)
     assert isinstance(metric, Metric)
     name = str(more.get("name", "fedmix"))
@@ -34,6 +40,8 @@ def comparison(*cells: Cell) -> Comparison:
         (cell([NAN, NAN]), "–"),
         (cell([NAN, NAN], diverged={0: 2, 1: 7}), "diverged in rounds 2, 7"),
         (cell([NAN, 50.0, NAN], diverged={0: 2}), "50.0 (1 diverged in round 2; 1 not run)"),
+        (cell([NAN, NAN], diverged={0: 2}, collapsed={1: 60}), "diverged in round 2; collapsed in round 60"),
+        (cell([NAN, 50.0, NAN], collapsed={0: 60, 2: 60}), "50.0 (2 collapsed in round 60)"),
         (cell([math.inf, math.inf], metric=ROUNDS), "never"),
         (cell([math.inf, 30.0, 40.0], metric=ROUNDS), "35 ± 7 (1 never)"),
     ],
@@ -57,7 +65,7 @@ def test_order_leaves_out_what_cannot_be_told() -> None:
 def test_a_run_that_gave_no_number_stands_last() -> None:
     """Diverged: below all accuracies. Never there: after all rounds; two such tell nothing."""
     assert comparison(cell([70.0], 85.3), cell([NAN], 86.5, diverged={0: 2})).order(0) == (0, 1)
-    assert comparison(cell([70.0, 71.0], 86.5), cell([90.0, NAN], 85.3, diverged={1: 2})).order(0) == (1, 1)
+    assert comparison(cell([70.0, 71.0], 86.5), cell([90.0, NAN], 85.3, collapsed={1: 60})).order(0) == (1, 1)
     rounds = [cell([60.0], 23, metric=ROUNDS), cell([math.inf], 26, metric=ROUNDS), cell([math.inf], 28, metric=ROUNDS)]
     assert comparison(*rounds).order(0) == (2, 2)
 

@@ -17,12 +17,13 @@ from fedmix.cli import progress
 from fedmix.cli.commands import run_each
 from fedmix.cli.jobs import _environment
 from fedmix.cli.progress import Progress
-from fedmix.errors import BadInput, Diverged
+from fedmix.errors import BadInput, Collapsed, DataError, Diverged
 from fedmix.experiment import Experiment
 from fedmix.presets import experiment
 from fedmix.runs import Run
 from tests.runs.test_runs import same_run
 from tests.test_cli import fedmix
+from tests.test_collapse import collapsing
 
 TABLE = ["reproduce", "epochs", "--rows", "fedavg,fedmix", "--columns", "1", "--scale", "small", "--rounds", "30"]
 
@@ -71,23 +72,31 @@ def test_stopped_and_continued_they_end_as_one_after_the_other_does(
 
 
 def test_each_outcome_arrives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Data that cannot be read are told at once, and runs on other data go on."""
     wanted = {
+        "unreadable": experiment("cifar10", "fedavg"),
+        "unreadable too": experiment("cifar10", "fedavg", seed=1),
         "good": digits(),
         "diverges": digits(**{"training.lr": 1e39}),
+        "collapses": collapsing(),
         "refused": digits(**{"data.clients": 6, "training.clients_per_round": 7}),
     }
     runs = [Run(spec, tmp_path / name) for name, spec in wanted.items()]
-    found = {run.folder.name: outcome for run, outcome in run_each(runs, None, quiet=False, jobs=2)}
-    good, diverged, refused = (found[name] for name in wanted)
-    assert good == runs[0].summary
+    found = {run.folder.name: outcome for run, outcome in run_each(runs, tmp_path / "nowhere", quiet=False, jobs=2)}
+    *unreadable, good, diverged, collapsed, refused = (found[name] for name in wanted)
+    assert all(isinstance(error, DataError) and "there are no parquet files" in str(error) for error in unreadable)
+    assert good == runs[2].summary
     assert isinstance(diverged, Diverged)
     assert (diverged.round, diverged.step) == (1, 1)
+    assert isinstance(collapsed, Collapsed)
+    assert str(collapsed).startswith(f"after round {collapsed.round} the model is hardly better than a guess: ")
     assert isinstance(refused, BadInput)
     assert "training.clients_per_round=7 is more than the 6 clients" in str(refused)
     said = capsys.readouterr().err.splitlines()
-    assert [line for line in said if "started" in line] == [f"[{i}/3] digits fedavg seed 0  started" for i in (1, 2, 3)]
-    for number, end in (("1", "round 2/2  accuracy"), ("2", "round 1, client"), ("3", "training.clients_per_round=7")):
-        assert [line for line in said if line.startswith(f"[{number}/3] digits fedavg seed 0  {end}")]
+    assert [line for line in said if "started" in line] == [f"[{i}/6] digits fedavg seed 0   started" for i in (3, 4, 5, 6)]
+    ended = ("round 2/2  accuracy", "round 1, client", f"after round {collapsed.round} the", "training.clients_per_round=7")
+    for number, end in enumerate(ended, 3):
+        assert [line for line in said if line.startswith(f"[{number}/6] digits fedavg seed 0   {end}")]
 
 
 def test_killed_processes_are_told_and_none_is_left(tmp_path: Path) -> None:

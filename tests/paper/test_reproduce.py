@@ -13,6 +13,7 @@ import plotly.graph_objects as plotly  # type: ignore[import-untyped]
 import pytest
 
 from fedmix.cli.progress import Progress
+from fedmix.errors import Collapsed
 from fedmix.experiment import Experiment
 from fedmix.paper import TABLES, estimate
 from fedmix.paper.scale import WARNING
@@ -110,6 +111,24 @@ def test_a_diverged_run_is_a_result(
     assert fedmix(monkeypatch, *args, "--json") == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert {cell["results"][0]["diverged"] for cell in cells} == {1}
+
+
+def test_a_collapsed_run_is_a_result(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def collapse(run: Run, *_: Any, **__: Any) -> None:
+        run.folder.mkdir()  # which would fail if it ran again
+        raise Collapsed(60, "the model only guesses")
+
+    monkeypatch.setattr(Run, "execute", collapse)
+    args = [*EPOCHS, "--data", tiny, "--out", tmp_path]
+    assert fedmix(monkeypatch, *args) == 0
+    assert "collapsed in round 60" in capsys.readouterr().out
+    assert fedmix(monkeypatch, *args, "--json") == 0
+    results = [cell["results"][0] for cell in json.loads(capsys.readouterr().out)["cells"]]
+    assert {(result["diverged"], result["collapsed"]) for result in results} == {(None, 60)}
+    told = json.loads((tmp_path / results[0]["run"] / "failure.json").read_text())
+    assert told == {"kind": "collapsed", "round": 60, "reason": "the model only guesses"}
 
 
 def test_ctrl_c_stops_and_the_same_command_goes_on(

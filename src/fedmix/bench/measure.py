@@ -46,7 +46,8 @@ class Clocked:
     def __init__(self, engine: Engine, device: torch.device) -> None:
         self.engine, self.device = engine, device
         self.seconds = 0.0
-        self.steps = self.padding = 0.0
+        self.steps = 0.0
+        self.padding: float | None = None
 
     def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
         self.steps, self.padding = _steps_and_padding(self.engine, work)
@@ -62,9 +63,11 @@ class Clocked:
             yield part
 
 
-def _steps_and_padding(engine: Engine, work: Work) -> tuple[float, float]:
-    """Mean steps of a client, and the share of masked samples in what the engine computes."""
+def _steps_and_padding(engine: Engine, work: Work) -> tuple[float, float | None]:
+    """Mean steps of a client, and the share of masked samples in what the engine computes, where that is known."""
     steps = [plan.steps for plan in work.plans]
+    if isinstance(engine, Processes):  # whose workers line clients up, each with an engine that is not here
+        return statistics.mean(steps), None
     if not isinstance(engine, Vectorised):  # which alone lines clients up
         return statistics.mean(steps), 0.0
     stays, slots = engine.packed(steps)

@@ -5,7 +5,7 @@ import json
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -49,12 +49,22 @@ def experiments(
         if not any(base.takes(path) for base in bases):
             bases[-1].with_settings({path: value})  # which says what is wrong with it
     found: dict[str, Experiment] = {}
-    for base, point in itertools.product(bases, itertools.product(*grid)):
-        applies = {path: value for path, value in point if base.takes(path)}
-        for s in range(base.seed, base.seed + seeds):
-            one = base.with_settings({"seed": s} | chosen | applies)
-            found[one.id] = one
+    for base in bases:
+        points = [dict(point) for point in itertools.product(*(values for values in grid if base.takes(values[0][0])))]
+        swept = [[base.with_settings({"seed": s} | chosen | p) for s in range(base.seed, base.seed + seeds)] for p in points]
+        _refuse_twice([few[0].id for few in swept], points)
+        found |= {one.id: one for few in swept for one in few}
     return list(found.values())
+
+
+def _refuse_twice(ids: Sequence[str], points: Sequence[dict[str, Any]]) -> None:
+    """Refuse a sweep of which two points are the same run, such as one of `engine.processes`."""
+    first: dict[str, dict[str, Any]] = {}
+    for name, point in zip(ids, points, strict=True):
+        if name in first:
+            one, other = (" ".join(f"{path}={value}" for path, value in p.items()) for p in (first[name], point))
+            raise BadInput(f"--set: {one} and {other} are the same run ({name}); leave one of them out")
+        first[name] = point
 
 
 def _base(what: str, algorithm: str | None, seed: int | None) -> Experiment:
@@ -139,7 +149,7 @@ def resume(
     """Go on with runs in their folders."""
     given = {"rounds": rounds, "engine.processes": processes}
     changed = {path: value for path, value in given.items() if value is not None}
-    runs = [Run.open(folder) for folder in folders]
+    runs = [Run.open(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
     runs = [Run(run.experiment.with_settings(changed), run.folder) for run in runs]
     _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
@@ -154,12 +164,15 @@ def run_each(
     titles = [f"{e.data.name} {e.algorithm} seed {e.seed}" for e in (run.experiment for run in runs)]
     widest = max(map(len, titles), default=0)
     here = [(run, titles[i].ljust(widest), f"{i + 1}/{len(runs)}") for i, run in enumerate(runs)]
-    apart = [one for one in here if _missing(one[0])] if jobs > 1 else []
-    if len(apart) > 1:
-        from fedmix.cli.jobs import at_once, prepare
+    missing = [one for one in here if _missing(one[0])] if jobs > 1 else []
+    apart = missing if len(missing) > 1 else []
+    if apart:
+        from fedmix.cli.jobs import at_once, refused
 
-        prepare([run.experiment for run, _, _ in apart], root)
+        why = refused([run.experiment for run, _, _ in apart], root)
+        yield from ((run, why[run.experiment.id]) for run, _, _ in apart if run.experiment.id in why)
         here = [one for one in here if one not in apart]
+        apart = [one for one in apart if one[0].experiment.id not in why]
     with _ctrl_c() as stopped:
         for run, title, number in here:
             if stopped():
@@ -174,7 +187,7 @@ def run_each(
                 except Exception as error:  # whatever it is, the other runs go on
                     outcome = error
             yield run, outcome
-        if len(apart) > 1:
+        if apart:
             how = {"command": command, "quiet": quiet, "tensorboard": tensorboard, "stopped": stopped}
             yield from at_once(apart, min(jobs, len(apart)), root, **how)
 
@@ -207,12 +220,22 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
         console(sys.stdout).print(tabulate(load_runs([Path(f) for f in summaries])).rich())
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), highlight=False, soft_wrap=True)
+        tell_warnings(summaries)
     tell_failures(failures, len(runs))
     return [run.folder for run in runs]
 
 
+def tell_warnings(summaries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Say of which finished runs something is to be known, on standard error."""
+    for folder, summary in summaries.items():
+        if "warning" in summary:
+            console().print(f"{Path(folder).name}: {summary['warning']}", highlight=False, soft_wrap=True)
+
+
 def tell_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
     """Raise what went wrong in some of the runs, if anything did."""
+    if failures and len(failures) == runs and all(isinstance(error, BadInput) for _, error in failures):
+        raise failures[0][1]  # nothing was run
     if failures:
         told = "; ".join(f"{run.folder.name}: {error or type(error).__name__}" for run, error in failures)
         raise FedmixError(f"{len(failures)} of {runs} runs failed: {told}")

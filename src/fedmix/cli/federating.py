@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedmix.cli.commands import experiments
+from fedmix.cli.commands import experiments, tell_warnings
 from fedmix.cli.progress import Progress, console
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import Experiment
@@ -201,6 +201,7 @@ def _show(folder: Path, summary: dict[str, Any], *, quiet: bool, as_json: bool) 
     console(sys.stdout).print(table(load_runs([folder])).rich())
     if not quiet:
         console(sys.stdout).print(str(folder), highlight=False, soft_wrap=True)
+    tell_warnings({str(folder): summary})
 
 
 def keys(folder: Path, hosts: list[str], clients: int) -> None:

@@ -24,7 +24,7 @@ from rich.progress import TaskID
 from fedmix.bench.machine import cores
 from fedmix.cli.commands import listening
 from fedmix.cli.progress import Progress, bars
-from fedmix.errors import BadInput, DataError, Diverged, FedmixError
+from fedmix.errors import BadInput, Collapsed, DataError, Diverged, FedmixError
 from fedmix.experiment import Experiment
 from fedmix.federation import device_named
 from fedmix.runs import Interrupted, Run
@@ -33,28 +33,26 @@ ASK_SECONDS = 0.2  # between two looks at whether Ctrl-C was pressed
 Outcome = dict[str, Any] | Exception
 
 
-def prepare(experiments: Sequence[Experiment], root: Path | None) -> None:
-    """Download and decode every data set once, and refuse what no child could do, before there are any."""
-    for device in {e.engine.device for e in experiments}:
-        if not (device.startswith("cuda") and torch.cuda.is_available()):  # to try a GPU would take some of its memory
-            device_named(device)
-    for name in dict.fromkeys(e.data.name for e in experiments):
-        _load([e for e in experiments if e.data.name == name], root)
-
-
-def _load(experiments: Sequence[Experiment], root: Path | None) -> None:
-    """Load the data of the first experiment that can be dealt out; the others fail by themselves, if some can."""
-    refused = []
+def refused(experiments: Sequence[Experiment], root: Path | None) -> dict[str, Exception]:
+    """By id, why some cannot be run; the data of the others are downloaded and decoded, once, before there are children."""
+    why: dict[str, Exception] = {}
+    loaded: set[str] = set()
+    unreadable: dict[str, DataError] = {}
     for experiment in experiments:
+        name, device = experiment.data.name, experiment.engine.device
         try:
-            experiment.build_data(root)
-        except DataError:
-            raise
-        except BadInput as error:
-            refused.append(error)
-        else:
-            return
-    raise refused[0]
+            if not (device.startswith("cuda") and torch.cuda.is_available()):  # to try a GPU would take some of its memory
+                device_named(device)
+            if name in unreadable:
+                raise unreadable[name]
+            if name not in loaded:
+                experiment.build_data(root)
+                loaded.add(name)
+        except DataError as error:
+            why[experiment.id] = unreadable[name] = error
+        except Exception as error:  # whatever it is, the other runs go on
+            why[experiment.id] = error
+    return why
 
 
 def at_once(
@@ -161,6 +159,8 @@ class _Child:
                 return dict(said)
             case "diverged":
                 return Diverged(*said)
+            case "collapsed":
+                return Collapsed(*said)
             case "stopped":
                 return Interrupted(said)
             case "refused":
@@ -202,6 +202,8 @@ def _work(task: str) -> None:
         say("stopped", str(error))
     except Diverged as error:
         say("diverged", [error.round, error.client, error.step, error.reason])
+    except Collapsed as error:
+        say("collapsed", [error.round, error.reason])
     except BadInput as error:
         say("refused", str(error))
     except FedmixError as error:

@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 from fedmix.cli.commands import parsed, run_each, tell_failures
 from fedmix.cli.progress import console
-from fedmix.errors import BadInput, Diverged
+from fedmix.errors import BadInput, Collapsed, Diverged
 from fedmix.paper import TABLES, named
 from fedmix.paper.comparison import Comparison, compare
 from fedmix.paper.metrics import PROTOCOLS
-from fedmix.paper.outcome import outcome, record_divergence
+from fedmix.paper.outcome import outcome, record_failure
 from fedmix.paper.study import Scale, Study
 from fedmix.runs import Run
 
@@ -78,15 +78,15 @@ def reproduce(
 
 
 def _run_missing(study: Study, out: Path, root: Path | None, *, quiet: bool, jobs: int) -> list[tuple[Run, Exception]]:
-    """Run what is neither finished nor known to diverge; what failed in another way."""
+    """Run what is neither finished nor known to be lost; what failed in another way."""
     failures = []
-    todo = [Run(e, out / e.id) for e in study.experiments() if outcome(e, out).diverged is None]
+    todo = [Run(e, out / e.id) for e in study.experiments() if outcome(e, out).fate is None]
     for run, result in run_each(todo, root, quiet=quiet, jobs=jobs):
         if not isinstance(result, Exception):
             if study.table.after:
                 study.table.after(run, root)
-        elif isinstance(result, Diverged):
-            record_divergence(run, result)
+        elif isinstance(result, Diverged | Collapsed):
+            record_failure(run, result)
         else:
             failures.append((run, result))
     return failures

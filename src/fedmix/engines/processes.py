@@ -4,9 +4,11 @@ Every worker has an engine of its own and trains its share of the clients. All t
 data, the round's weights, the pool of means, and the weights that come back. Only draws and losses are sent.
 """
 
+import math
 import multiprocessing
 import os
 import pickle
+import resource
 import shutil
 import signal
 import sys
@@ -16,6 +18,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -35,6 +38,10 @@ from fedmix.server import Updates
 SHARED_MEMORY = Path("/dev/shm")  # where Linux keeps it; small in many containers
 OR_ALONE = "or set engine.processes=1"
 SECONDS = 5.0  # for a process to be gone
+DESCRIPTORS = 10  # of open files: four for a worker, and one more for each piece of shared memory until it has it
+OTHER_DESCRIPTORS = 20  # to start workers, and to write files meanwhile
+ALIGNED = 64  # bytes: a line of a CPU's cache
+Kinds = dict[str, tuple[torch.Size, torch.dtype]]
 
 
 class Reply(NamedTuple):
@@ -65,6 +72,7 @@ class Processes:
         shares = divided([plan.steps for plan in work.plans], self.count)
         try:
             self._share(data, work)
+            _check_descriptors(len(shares) - len(self._workers))
             while len(self._workers) < len(shares):
                 self._workers.append(_Worker(self._build))
             busy = self._workers[: len(shares)]
@@ -123,12 +131,12 @@ class _Worker:
             self.process.start()
         theirs.close()
         self.told: dict[str, Any] = {}
-        self.room: dict[str, Tensor] = {}
+        self.room: _Shared | None = None
 
     def send(self, work: Work, shared: Mapping[str, Any]) -> None:
         """Have it train; with the work goes what it does not hold yet."""
-        if not self.room or len(next(iter(self.room.values()))) < len(work.clients):
-            self.room = _room({n: p.expand(len(work.clients), *p.shape) for n, p in work.params.items()})
+        if self.room is None or len(next(iter(self.room.tensors.values()))) < len(work.clients):
+            self.room = _Shared(_kinds({n: p.expand(len(work.clients), *p.shape) for n, p in work.params.items()}))
         held = {**shared, "room": self.room}
         news = {name: value for name, value in held.items() if self.told.get(name) is not value}
         message = _pickled((work._replace(params={}, pool=None), news), ForkingPickler.dumps)
@@ -148,8 +156,9 @@ class _Worker:
             warnings.warn(text, stacklevel=3)
         if reply.error is not None:
             raise reply.error
+        assert self.room is not None
         assert reply.losses is not None
-        params = {n: p[: len(reply.clients)] for n, p in self.room.items()}
+        params = {n: p[: len(reply.clients)] for n, p in self.room.tensors.items()}
         return Updates(reply.clients, params, torch.from_numpy(reply.losses))
 
     def _lost(self) -> FedmixError:
@@ -173,6 +182,17 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _check_descriptors(workers: int) -> None:
+    """Refuse workers that would take more files than this process may have open: in the end it would wait for ever."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(list(Path("/dev/fd").iterdir())) + DESCRIPTORS * workers + OTHER_DESCRIPTORS
+    if workers > 0 and most != resource.RLIM_INFINITY and needed > most:
+        raise FedmixError(
+            f"{workers} worker processes need {needed} open files, and this one may have {most}; "
+            f"allow more (ulimit -n {needed}), or use fewer engine.processes"
+        )
+
+
 def _end(workers: list[_Worker]) -> None:
     for worker in workers:
         worker.process.terminate()
@@ -191,30 +211,48 @@ def _pickled(value: object, dumps: Callable[[object], Any]) -> bytes:
         raise BadInput(f"{error}, so that no worker process can have it; define it at the top of a module, {OR_ALONE}") from error
 
 
-def _put(there: dict[str, Tensor] | None, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors in shared memory: where some were before, if they are of that kind, else in a new place."""
-    if there is None or _kinds(there) != _kinds(tensors):
-        there = _room(tensors)
-    for name, tensor in tensors.items():
-        there[name].copy_(tensor)
-    return there
+class _Shared:
+    """Tensors of some kinds in one piece of shared memory, since each piece takes file descriptors in every process.
+
+    It has no name that could be left behind, and goes with the last who holds it.
+    """
+
+    def __init__(self, kinds: Kinds, memory: Tensor | None = None) -> None:
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds.values()]
+        *starts, end = accumulate((-(-size // ALIGNED) * ALIGNED for size in sizes), initial=0)
+        self.kinds, self.memory = kinds, _memory(end) if memory is None else memory
+        self.tensors = {
+            name: self.memory[start : start + size].view(dtype).view(shape)
+            for (name, (shape, dtype)), start, size in zip(kinds.items(), starts, sizes, strict=True)
+        }
+
+    def __reduce__(self) -> tuple[type, tuple[Kinds, Tensor]]:
+        return type(self), (self.kinds, self.memory)
 
 
-def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+def _kinds(tensors: Mapping[str, Tensor]) -> Kinds:
     return {name: (t.shape, t.dtype) for name, t in tensors.items()}
 
 
-def _room(like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Shared memory for such tensors. It has no name that could be left behind, and goes with the last who holds it."""
-    needed = sum(t.numel() * t.element_size() for t in like.values())
+def _put(there: _Shared | None, tensors: Mapping[str, Tensor]) -> _Shared:
+    """The tensors in shared memory: where some were before, if they are of that kind, else in a new place."""
+    if there is None or there.kinds != _kinds(tensors):
+        there = _Shared(_kinds(tensors))
+    for name, tensor in tensors.items():
+        there.tensors[name].copy_(tensor)
+    return there
+
+
+def _memory(needed: int) -> Tensor:
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else needed
     if needed > free:  # else the first who writes there is killed
         raise FedmixError(
             f"workers need {-(-needed >> 20)} MiB more of shared memory, and {SHARED_MEMORY} has {free >> 20} left; "
             f"enlarge it (docker run --shm-size), {OR_ALONE}"
         )
-    empty = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in like.items()}
-    return {name: t.share_memory_() for name, t in empty.items()}  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    memory = torch.empty(needed, dtype=torch.uint8)
+    memory.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return memory
 
 
 def _serve(parent: Connection, build: bytes) -> None:
@@ -262,19 +300,19 @@ def _unpickled(message: bytes) -> Any:
 
 def _resident(held: Mapping[str, Any]) -> Resident:
     """The data as the parent has it, but for the test samples."""
-    x, y = held["arrays"]["x"], held["arrays"]["y"]
-    rows = Ragged(**{name: tensor.numpy() for name, tensor in held["rows"].items()})
+    x, y = held["arrays"].tensors["x"], held["arrays"].tensors["y"]
+    rows = Ragged(**{name: tensor.numpy() for name, tensor in held["rows"].tensors.items()})
     return Resident(FederatedData(x.numpy(), y.numpy(), rows, x.numpy()[:1], y.numpy()[:1], **held["about"]), x, y)
 
 
 def _train(engine: Engine, held: Mapping[str, Any], work: Work) -> Reply:
-    pool = Received(**held["pool"]) if "pool" in held else None
+    pool = Received(**held["pool"].tensors) if "pool" in held else None
     clients: list[int] = []
     losses: list[Tensor] = []
     with warnings.catch_warnings(record=True) as said:
-        for updates in engine.run_round(held["data"], work._replace(params=held["weights"], pool=pool)):
+        for updates in engine.run_round(held["data"], work._replace(params=held["weights"].tensors, pool=pool)):
             for name, weights in updates.params.items():
-                held["room"][name][len(clients) : len(clients) + len(updates.clients)] = weights
+                held["room"].tensors[name][len(clients) : len(clients) + len(updates.clients)] = weights
             clients += updates.clients
             losses.append(updates.losses)
     ours = [str(w.message) for w in said if "fedmix" in Path(w.filename).parts]

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmix.paper.base import Part
 from fedmix.paper.metrics import ACCURACY, Metric, Protocol
-from fedmix.paper.outcome import Outcome, outcome
+from fedmix.paper.outcome import Fate, Outcome, outcome
 from fedmix.paper.study import Study
 from fedmix.report.load import Clients
 from fedmix.report.results import Spread
@@ -23,11 +23,11 @@ FEMNIST = (
 
 @dataclass(frozen=True)
 class Result:
-    """One seed: a number (nan if not measured or not run, infinite if never reached), or the round in which it diverged."""
+    """One seed: a number (nan if not measured or not run, infinite if never reached), or how it was lost."""
 
     seed: int
     value: float
-    diverged: int | None = None
+    fate: Fate | None = None
 
 
 @dataclass(frozen=True)
@@ -47,23 +47,31 @@ class Cell:
 
     @property
     def standing(self) -> float:
-        """What the order goes by: the mean, or the worst there is if a seed diverged or never got there; nan if nothing ran."""
-        if any(r.diverged is not None or math.isinf(r.value) for r in self.results):
+        """What the order goes by: the mean, or the worst there is if a seed was lost or never got there; nan if nothing ran."""
+        if any(r.fate or math.isinf(r.value) for r in self.results):
             return self.metric.worst
         return math.nan if self.spread.mean is None else self.spread.mean
 
     def text(self) -> str:
         """`81.2 ± 0.4`, with what befell the other seeds."""
         known = [r.value for r in self.results if math.isfinite(r.value)]
-        rounds = sorted({r.diverged for r in self.results if r.diverged is not None})
-        fate = f"diverged in round{'s' if len(rounds) > 1 else ''} {', '.join(map(str, rounds))}"
-        diverged, never = sum(r.diverged is not None for r in self.results), sum(math.isinf(r.value) for r in self.results)
+        fates, never = self._fates(), sum(math.isinf(r.value) for r in self.results)
         if not known:
-            return fate if rounds else "never" if never else "–"
-        others = [f"{diverged} {fate}"] * bool(diverged) + [f"{never} never"] * bool(never)
-        missing = len(self.results) - len(known) - diverged - never
+            return "; ".join(fates) if fates else "never" if never else "–"
+        others = [f"{count} {fate}" for fate, count in fates.items()] + [f"{never} never"] * bool(never)
+        missing = len(self.results) - len(known) - sum(fates.values()) - never
         others += [f"{missing} not run"] * bool(missing)
         return self.spread.text(decimals=self.metric.decimals) + (f" ({'; '.join(others)})" if others else "")
+
+    def _fates(self) -> dict[str, int]:
+        """How seeds were lost, such as `diverged in rounds 2, 7`, and how many were."""
+        told = {}
+        for word in ("diverged", "collapsed"):
+            rounds = [r.fate.round for r in self.results if r.fate and r.fate.word == word]
+            each = sorted(set(rounds))
+            if rounds:
+                told[f"{word} in round{'s' if len(each) > 1 else ''} {', '.join(map(str, each))}"] = len(rounds)
+        return told
 
     def paper_text(self) -> str:
         """The paper's number."""
@@ -161,7 +169,7 @@ class Comparison:
 
 
 def _ran(result: Result) -> bool:
-    return result.diverged is not None or not math.isnan(result.value)
+    return result.fate is not None or not math.isnan(result.value)
 
 
 def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
@@ -173,7 +181,7 @@ def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
         if experiment.id not in seen:
             seen[experiment.id] = outcome(experiment, out)
         found = seen[experiment.id]
-        return Result(seed, metric.of(found.record, protocol) if found.record else math.nan, found.diverged)
+        return Result(seed, metric.of(found.record, protocol) if found.record else math.nan, found.fate)
 
     table = study.table
 

@@ -1,10 +1,11 @@
-"""What became of a run behind a table: finished, diverged, or not done."""
+"""What became of a run behind a table: finished, diverged, collapsed, or not done."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from fedmix.errors import Diverged
+from fedmix.errors import Collapsed, Diverged
 from fedmix.experiment import Experiment
 from fedmix.report.files import read_json, taken_from, write
 from fedmix.report.load import RunRecord, load
@@ -13,27 +14,36 @@ from fedmix.runs import Run
 FILE = "failure.json"
 
 
+class Fate(NamedTuple):
+    """How a run that gives no number ended, and in which round."""
+
+    word: Literal["diverged", "collapsed"]
+    round: int
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """The record of a finished run, or the round in which a run diverged, or neither."""
+    """The record of a finished run, or how a run was lost, or neither."""
 
     record: RunRecord | None = None
-    diverged: int | None = None
+    fate: Fate | None = None
 
 
 def outcome(experiment: Experiment, out: Path) -> Outcome:
-    """What a run's folder says. A run that diverged once would do so again, so that counts as its result."""
+    """What a run's folder says. A run that was lost once would be so again, so that counts as its result."""
     run = Run(experiment, out / experiment.id)
     if (summary := run.summary) is not None and summary.get("rounds") == experiment.rounds:
         return Outcome(record=load(run.folder))
     failure = run.folder / FILE
     if failure.is_file():
         with taken_from(failure):
-            return Outcome(diverged=int(read_json(failure)["round"]))
+            said = read_json(failure)
+            word: Literal["diverged", "collapsed"] = "collapsed" if said.get("kind") == "collapsed" else "diverged"
+            return Outcome(fate=Fate(word, int(said["round"])))
     return Outcome()
 
 
-def record_divergence(run: Run, error: Diverged) -> None:
-    """Keep in the run's folder where it diverged; deleting the file has it run again."""
-    said = {"round": error.round, "client": error.client, "step": error.step, "reason": error.reason}
+def record_failure(run: Run, error: Diverged | Collapsed) -> None:
+    """Keep in the run's folder how it was lost; deleting the file has it run again."""
+    said = {"kind": type(error).__name__.lower(), **vars(error)}
     write(run.folder / FILE, (json.dumps(said, indent=1) + "\n").encode())

@@ -1,0 +1,76 @@
+"""Whether a model has lost what it had learned and only guesses, with every number finite: one whose ReLUs died, say.
+
+To guess is to name the most common class always. How much better a model is goes from 0, guessing, to 1, no mistake, so that two
+classes and a hundred are judged alike. The runs in docs/results leave much room between the two kinds: in those that collapsed,
+ten tests in a row come to lie below 0.02; in those that learn, the best of any ten is above 0.39, once 0.2 is passed.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedmix.errors import Collapsed
+from fedmix.objectives import FedMix, Objective
+
+TESTS = 10  # in a row, since accuracy jumps from test to test where clients hold few classes
+LEARNED = 0.2  # where clients hold one class, models that name two of ten by luck come and go while they learn
+GUESSING = 0.02  # what is left of a network may still tell a few samples apart
+
+
+def guessing_level(labels: np.ndarray[Any, Any]) -> float:
+    """The accuracy of always naming the most common class.
+
+    >>> guessing_level(np.array([0, 2, 2, 1]))
+    0.5
+    """
+    return float(np.bincount(labels).max() / len(labels))
+
+
+def guesses(accuracies: Sequence[float], level: float) -> bool:
+    """Whether none of the last ten tests was better than guessing."""
+    return max(accuracies[-TESTS:]) <= level + GUESSING * (1 - level)
+
+
+def collapsed(accuracies: Sequence[float], level: float) -> bool:
+    """Whether the model was clearly better than guessing once, and in none of the last ten tests."""
+    learned = any(accuracy > level + LEARNED * (1 - level) for accuracy in accuracies)
+    return learned and guesses(accuracies, level)
+
+
+def stop_if_collapsed(tests: Sequence[tuple[int, float]], level: float, objective: Objective) -> None:
+    """Raise if the tests so far, as rounds and accuracies, say so."""
+    accuracies = [accuracy for _, accuracy in tests]
+    if not collapsed(accuracies, level):
+        return
+    best, (now, _) = max(accuracies), tests[-1]
+    when = tests[accuracies.index(best)][0]
+    other = ", or take FedMix's logits form (objective.expand=logits)" if _expands_loss(objective) else ""
+    raise Collapsed(
+        now,
+        f"the model is hardly better than a guess: {_compared(accuracies, level)}, after {_percent(best)} in round {when}; "
+        f"lower the learning rate, momentum, weight decay or lam{other}",
+    )
+
+
+def warning(accuracies: Sequence[float], level: float) -> str | None:
+    """What to say of a run that is done and ends like this without ever having learned."""
+    if not accuracies or not guesses(accuracies, level):
+        return None
+    return f"its model is hardly better than a guess: {_compared(accuracies, level)}"
+
+
+def _expands_loss(objective: Objective) -> bool:
+    """Whether FedMix's form that is not bounded below is a part of it."""
+    parts = [part for part in vars(objective).values() if isinstance(part, Objective)]
+    return (isinstance(objective, FedMix) and objective.expand == "loss") or any(map(_expands_loss, parts))
+
+
+def _compared(accuracies: Sequence[float], level: float) -> str:
+    last = accuracies[-TESTS:]
+    tests = "ten tests" if len(last) == TESTS else "tests"
+    return f"{_percent(max(last))} at most in the last {tests}, where always naming the most common class gives {_percent(level)}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

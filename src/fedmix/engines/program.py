@@ -175,8 +175,8 @@ class _Quick:
         try:
             traced = self._trace(step, leaves, shape)
             if state.at.is_cuda:
-                _for_gpu(traced)
                 _build_kernels(traced.graph)
+                _for_gpu(traced)
             compiled = _compile(traced, leaves)
             compiled(*leaves)
             _compare(step, state, before)

@@ -23,8 +23,7 @@ class Interpreter:
         self.pool = pool
 
     def __call__(self, module: str, function: str, *args: Any) -> tuple[Tensor, ...]:
-        plain = [a.numpy() if isinstance(a, Tensor) else a for a in args]
-        return tuple(torch.from_numpy(a) for a in self.pool.submit(_call, module, function, plain).result())
+        return tuple(_tensor(a) for a in self.pool.submit(_call, module, function, [_plain(a) for a in args]).result())
 
 
 @contextmanager
@@ -55,7 +54,19 @@ def _begin() -> None:
     InterpreterBuilder.create_dot = create_dot
 
 
+def _plain(value: Any) -> Any:
+    """A tensor as an array; bf16, which numpy does not have, as its bits."""
+    if not isinstance(value, Tensor):
+        return value
+    return (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).numpy()
+
+
+def _tensor(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    return torch.from_numpy(value).view(torch.bfloat16) if value.dtype == np.uint16 else torch.from_numpy(value)
+
+
 def _call(module: str, function: str, args: list[Any]) -> tuple[Array, ...]:
-    tensors = [torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in args]
-    result = getattr(import_module(f"fedmix.kernels.{module}"), function)(*tensors)
-    return tuple(r.numpy() for r in (result if isinstance(result, tuple) else (result,)))
+    result = getattr(import_module(f"fedmix.kernels.{module}"), function)(*[_tensor(a) for a in args])
+    return tuple(_plain(r) for r in (result if isinstance(result, tuple) else (result,)))

@@ -20,6 +20,11 @@ def current() -> Precision:
     return _current
 
 
+def stored() -> torch.dtype:
+    """What convolutions on a GPU read and write here."""
+    return torch.bfloat16 if _current == "bf16" else torch.float32
+
+
 def called(name: str) -> Precision:
     """The arithmetic of that name."""
     for known in get_args(Precision):

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from fedmix import Exchange, Federation, Objective, Training, models
 from fedmix.engines import Vectorised, program
 from fedmix.engines.program import Program, State
-from fedmix.kernels.precision import arithmetic
+from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models import initialised
 from tests.synthetic import SHAPES, federated
 
@@ -30,14 +30,19 @@ GPU = torch.device("cuda", 0)
 SHORT_VGG = (lambda: models.vgg(classes=10, widths=(4, 4, 8, 8), hidden=16), (3, 16, 16), 10)  # what compiles in half the time
 
 
-def errors(kind: str, objective: Objective) -> dict[str, float]:
-    """How far the step of a GPU ends from the plain one, for all that is written, as a part of how far that one goes."""
+def errors(kind: str, objective: Objective, how: Precision) -> dict[str, float]:
+    """How far the step of a GPU ends from the plain one, for all that is written, as a part of how far that one goes.
+
+    The plain one is exact; `how` the GPU's is computed shows in what types its code has.
+    """
     made = _program(kind, objective)
     state = _apart(made.state)
     plain, quick = (pytree.tree_map_only(Tensor, lambda t: _like(t, t.device).copy_(t), state) for _ in range(2))
-    with torch.no_grad(), arithmetic("float32"):
+    with torch.no_grad():
         made._step(plain)
-        _compiled(made._step, state)(*pytree.tree_leaves(quick))
+        with arithmetic(how), torch.autocast("cpu", torch.bfloat16, enabled=how == "bf16"):  # whose tensors they are so far
+            compiled = _compiled(made._step, state)
+        compiled(*pytree.tree_leaves(quick))
     names = [*state.params, *(f"velocity of {name}" for name in state.velocity), "losses", "at"]
     apart = {}
     for name, *tensors in zip(names, state.written, plain.written, quick.written, strict=True):

@@ -35,23 +35,27 @@ def interpreter() -> Iterator[Interpreter]:
 
 
 def _begin() -> None:
-    """Have bf16 multiplied as numbers: Triton 3.6's interpreter holds its bits as integers, and multiplies these."""
+    """Have bf16 treated as on a GPU: Triton 3.6's interpreter holds its bits as integers, multiplies these, and does not round."""
+    import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
     torch.set_num_threads(1)
-    product = InterpreterBuilder.create_dot
+    product, cast = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl
 
     def widened(handle: Any) -> Any:
         if handle.data.dtype != np.uint16:
             return handle
-        import triton.language as tl
-
         return TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
 
     def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         return product(self, widened(a), widened(b), *rest)
 
-    InterpreterBuilder.create_dot = create_dot
+    def cast_impl(self: Any, value: Any, to: Any) -> Any:
+        if (value.dtype.scalar, to.scalar) != (tl.float32, tl.bfloat16):
+            return cast(self, value, to)
+        return TensorHandle(_plain(torch.from_numpy(np.array(value.data)).bfloat16()), tl.bfloat16)
+
+    InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl = create_dot, cast_impl
 
 
 def _plain(value: Any) -> Any:

@@ -118,7 +118,7 @@ def test_tf32(interpreted: Interpreter, case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_bf16(interpreted: Interpreter, case: Case) -> None:
-    """Factors of 8 bits have exact products. Images are brought to 8 bits again (cut by the interpreter, rounded by a GPU)."""
+    """Factors of 8 bits have exact products. Outputs and gradients of images are rounded to 8 bits again, other sums are not."""
     x, w, b, g = drawn(case)
     x, w, g = (t.bfloat16() for t in (x, w, g))
     y, to_x, to_w, to_b = expected(case, x, w, b, g)
@@ -129,7 +129,7 @@ def test_bf16(interpreted: Interpreter, case: Case) -> None:
             (call("conv_input", g, w, case.pad, "bf16")[0], to_x),
         ):
             assert got.dtype == torch.bfloat16
-            torch.testing.assert_close(got.double(), wanted, rtol=2**-7, atol=1e-5)
+            torch.testing.assert_close(got.double(), wanted, rtol=2**-8, atol=1e-5)
         of_w, of_b = call("conv_weight", g, x, case.shifted, case.pad, 1, "bf16")
         assert of_w.dtype == of_b.dtype == torch.float32
         assert of_b.shape[1] == math.ceil(g.shape[1:4].numel() / SUMMED)

@@ -6,16 +6,19 @@ from importlib.util import find_spec
 import pytest
 
 from fedmix import FedMix, Objective, Supervised
+from fedmix.kernels.precision import Precision
 from tests.kernels import gpu_step
 from tests.kernels.interpreter import Interpreter, interpreter
 
-CASES: list[tuple[str, Objective]] = [
-    ("lenet", Supervised()),
-    ("lenet", FedMix(0.1)),
-    ("vgg", Supervised()),
-    ("vgg", FedMix(0.1)),
-    ("charlstm", FedMix(0.1)),
+CASES: list[tuple[str, Objective, Precision]] = [
+    ("lenet", Supervised(), "float32"),
+    ("lenet", FedMix(0.1), "float32"),
+    ("vgg", Supervised(), "float32"),
+    ("vgg", FedMix(0.1), "float32"),
+    ("charlstm", FedMix(0.1), "float32"),
+    ("vgg", FedMix(0.1), "bf16"),
 ]
+LIMITS: dict[Precision, float] = {"float32": 0.03, "bf16": 0.3}
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +31,12 @@ def child() -> Iterator[Interpreter]:
         yield ready
 
 
-@pytest.mark.parametrize(("kind", "objective"), CASES, ids=lambda value: str(value).split("(")[0])
-def test_a_step(child: Interpreter, kind: str, objective: Objective) -> None:
-    """Rounding gives some 1e-6, and up to 1e-2 where it moves a sample over a kink of a ReLU or a max-pool; a mistake gives 1."""
-    errors = child.pool.submit(gpu_step.errors, kind, objective).result()
-    assert all(e < 0.03 for e in errors.values()), errors
+@pytest.mark.parametrize(("kind", "objective", "how"), CASES, ids=lambda value: str(value).split("(")[0])
+def test_a_step(child: Interpreter, kind: str, objective: Objective, how: Precision) -> None:
+    """Rounding gives some 1e-6, and up to 1e-2 where it moves a sample over a kink of a ReLU or a max-pool; a mistake gives 1.
+
+    bf16 rounds by up to 2^−9, which moves many more of so small a model over kinks: errors grow from 0.01 in the last layer to 0.2.
+    """
+    errors = child.pool.submit(gpu_step.errors, kind, objective, how).result()
+    assert all(e < LIMITS[how] for e in errors.values()), errors
     assert any(errors.values())  # not the same code twice

@@ -180,7 +180,7 @@ def _power(n: int, least: int, most: int) -> int:
 
 
 def conv(
-    x: Tensor, w: Tensor, b: Tensor | None, shifted: int, pad: int, how: str = "tf32", *, turned: bool = False, **tile: int
+    x: Tensor, w: Tensor, b: Tensor | None, shifted: int, pad: int, how: str = "tf32", turned: bool = False, **tile: int
 ) -> Tensor:
     """y[k, b, i, j, o] = Σ x[k, b, i + r − pad, j + s − pad, c] · w[k, o, r, s, c], + b[k, o] in the first `shifted` images.
 
@@ -206,11 +206,11 @@ def conv_input(g: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -
     w = w.contiguous()
     K, O, R, S, C = w.shape
     if w.itemsize == 2:
-        return conv(g, w, None, 0, R - 1 - pad, how, turned=True, **tile)
+        return conv(g, w, None, 0, R - 1 - pad, how, True, **tile)
     turned = torch.empty(K, C, R, S, O, device=w.device)
     BO, BC = _power(O, 16, 64), _power(C, 16, 64)
     _turn[(triton.cdiv(O, BO), triton.cdiv(C, BC), K * R * S)](w, turned, O, C, R * S, BO=BO, BC=BC)
-    return conv(g, turned, None, 0, R - 1 - pad, how, **tile)
+    return conv(g, turned, None, 0, R - 1 - pad, how, False, **tile)
 
 
 def _as_planes(x: Tensor, pad: int, shifts: int, sums: Tensor | None = None, summed: int = 0) -> Tensor:

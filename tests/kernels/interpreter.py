@@ -35,7 +35,7 @@ def interpreter() -> Iterator[Interpreter]:
 
 
 def _begin() -> None:
-    """Have bf16 treated as on a GPU: Triton 3.6's interpreter holds its bits as integers, multiplies these, and does not round."""
+    """Have bf16 treated as on a GPU: Triton 3.6's interpreter holds its bits as integers, multiplies these, and cuts."""
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 

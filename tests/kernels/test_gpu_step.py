@@ -35,7 +35,7 @@ def child() -> Iterator[Interpreter]:
 def test_a_step(child: Interpreter, kind: str, objective: Objective, how: Precision) -> None:
     """Rounding gives some 1e-6, and up to 1e-2 where it moves a sample over a kink of a ReLU or a max-pool; a mistake gives 1.
 
-    bf16 rounds by up to 2^−9, which moves many more of so small a model over kinks: errors grow from 0.01 in the last layer to 0.2.
+    bf16 rounds by up to 2^−9, which moves many more of so small a model over kinks: errors grow from 0.01 at the end to 0.2.
     """
     errors = child.pool.submit(gpu_step.errors, kind, objective, how).result()
     assert all(e < LIMITS[how] for e in errors.values()), errors

@@ -1,7 +1,7 @@
 """How exactly a GPU multiplies: tf32 (10 bits of mantissa, the default), float32, or bf16 (7 bits).
 
-With bf16, convolutions and full layers also read and write 16 bits: activations, their gradients and copies of the weights. Sums of
-products, weights and their updates are float32 in any case. On a CPU products are float32 whatever was asked for.
+With bf16, convolutions and full layers also read and write 16 bits: activations, their gradients and copies of the weights.
+Sums of products, weights and their updates are float32 in any case. On a CPU all is float32 whatever was asked for.
 """
 
 from collections.abc import Iterator

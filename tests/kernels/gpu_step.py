@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from fedmix import Exchange, Federation, Objective, Training, models
 from fedmix.engines import Vectorised, program
 from fedmix.engines.program import Program, State
+from fedmix.engines.rounded import keep_rounded
 from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models import initialised
 from tests.synthetic import SHAPES, federated
@@ -85,8 +86,10 @@ def _compiled(step: Callable[[State], None], state: State) -> Callable[..., Any]
     leaves, shape = pytree.tree_flatten(state)
     with patch.object(Tensor, "is_cuda", True):
         traced = program._Quick._trace(step, leaves, shape)
+    rounded = [mine for mine, _ in keep_rounded(traced, leaves)]
     program._for_gpu(traced)
-    return program._compile(traced, leaves)
+    compiled = program._compile(traced, [*leaves, *rounded])
+    return lambda *leaves: compiled(*leaves, *rounded)
 
 
 def _on_gpu(lowering: Any) -> Any:
@@ -131,6 +134,7 @@ def pretend() -> None:
         "torch.cuda._DeviceGuard": lambda _: nullcontext(),
         "torch._C._cuda_getCurrentRawStream": lambda _: 0,
         "torch._C._dynamo.guards._empty_strided_cuda": lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype),
+        "torch._dynamo.device_interface.CudaInterface.is_bf16_supported": lambda **_: True,
         "torch._subclasses.fake_tensor.init_gpu_context": lambda *_: None,
         "torch.utils._triton.triton_hash_with_backend": lambda: "none",
         "torch._inductor.config.force_disable_caches": True,

@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from fedmix.batches import PlanOnDevice, Received, Resident
+from fedmix.engines.rounded import keep_rounded
 from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.kernels.product import leave_long_products
 from fedmix.local import local_step, rest
@@ -115,11 +116,11 @@ class Program:
     def run(self, steps: int) -> None:
         """Take that many steps."""
         with torch.no_grad(), arithmetic(self.precision):
-            for _ in range(steps):
-                if self._quick is None:
+            if self._quick is not None:
+                self._quick(self._step, self.state, steps)
+            else:
+                for _ in range(steps):
                     self._step(self.state)
-                else:
-                    self._quick(self._step, self.state)
 
     def _step(self, state: State) -> None:
         draws = each_field(lambda f: f.index_select(0, state.at)[0], state.draws)
@@ -151,14 +152,18 @@ class _Quick:
     def __init__(self) -> None:
         self.fast: Callable[[], Any] | None = None
         self.works = True
+        self.rounded = list[tuple[Tensor, Tensor]]()
 
-    def __call__(self, step: Callable[[State], None], state: State) -> None:
+    def __call__(self, step: Callable[[State], None], state: State, steps: int) -> None:
         if self.fast is None and self.works:
             self._prepare(step, state)
-        if self.fast is None:
-            step(state)
-        else:
-            self.fast()
+        for mine, weight in self.rounded:  # which others have changed
+            mine.copy_(weight)
+        for _ in range(steps):
+            if self.fast is None:
+                step(state)
+            else:
+                self.fast()
 
     @staticmethod
     def _trace(step: Callable[[State], None], leaves: list[Tensor], shape: pytree.TreeSpec) -> GraphModule:
@@ -176,7 +181,9 @@ class _Quick:
             traced = self._trace(step, leaves, shape)
             if state.at.is_cuda:
                 _build_kernels(traced.graph)
+                self.rounded = keep_rounded(traced, leaves)
                 _for_gpu(traced)
+                leaves += [mine for mine, _ in self.rounded]
             compiled = _compile(traced, leaves)
             compiled(*leaves)
             _compare(step, state, before)
@@ -189,7 +196,7 @@ class _Quick:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
-            self.fast, self.works = None, False
+            self.fast, self.works, self.rounded = None, False, []
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             said = reason if isinstance(error, _Wrong) else f"the local step could not be compiled ({reason})"
             warnings.warn(f"{said}; going on without, more slowly", stacklevel=2)

@@ -1,0 +1,51 @@
+"""Weights that a traced step would round at its start are rounded where the step before writes them; results stay the same."""
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedmix.engines.rounded import keep_rounded
+
+
+def step(plain: Tensor, turned: Tensor, fixed: Tensor, exact: Tensor, x: Tensor) -> None:
+    """Two weights that it rounds and writes, one that it only rounds, and one that it only writes."""
+    y = x.bfloat16() @ plain.bfloat16()
+    z = (y @ turned.T.bfloat16() + fixed.bfloat16()) * plain.bfloat16().sum()
+    plain.copy_(plain - 0.1 * z.float())
+    turned.copy_(turned + z.float() * exact)
+    exact.copy_(exact * 0.9)
+
+
+def drawn() -> list[Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    return [torch.randn(3, 3, generator=rng) for _ in range(5)]
+
+
+def roundings(graph: torch.fx.Graph) -> int:
+    return sum(node.target == torch.ops.aten._to_copy.default and node.kwargs["dtype"] == torch.bfloat16 for node in graph.nodes)
+
+
+def test_the_same_steps_with_rounded_weights_kept() -> None:
+    wanted, leaves = drawn(), drawn()
+    traced = make_fx(step, tracing_mode="fake")(*leaves)
+    before = roundings(traced.graph)
+    pairs = keep_rounded(traced, leaves)
+    assert [weight is leaf for (_, weight), leaf in zip(pairs, leaves, strict=False)] == [True, True]
+    for _ in range(3):
+        step(*wanted)
+        traced(*leaves, *(mine for mine, _ in pairs))
+        for one, other in zip(leaves, wanted, strict=True):
+            assert torch.equal(one, other)
+        for mine, weight in pairs:
+            assert mine.dtype == torch.bfloat16
+            assert torch.equal(mine, weight.bfloat16())
+    traced.graph.eliminate_dead_code()
+    assert roundings(traced.graph) == before - 1  # one weight was rounded twice
+
+
+def test_a_step_that_rounds_nothing_stays_as_it_is() -> None:
+    leaves = drawn()[:2]
+    traced = make_fx(lambda w, x: w.copy_(w - x @ w), tracing_mode="fake")(*leaves)
+    nodes = len(traced.graph.nodes)
+    assert keep_rounded(traced, leaves) == []
+    assert len(traced.graph.nodes) == nodes

@@ -157,7 +157,7 @@ class _Quick:
     def __call__(self, step: Callable[[State], None], state: State, steps: int) -> None:
         if self.fast is None and self.works:
             self._prepare(step, state)
-        for mine, weight in self.rounded:  # which others have changed
+        for mine, weight in self.rounded:  # clients may have started since the last step
             mine.copy_(weight)
         for _ in range(steps):
             if self.fast is None:
@@ -247,7 +247,7 @@ def _compile(traced: GraphModule, leaves: list[Tensor]) -> Callable[..., Any]:
 
     with warnings.catch_warnings(), tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # precision is chosen, not forgotten
-        changed: dict[str, Any] = {"comprehensive_padding": False}  # torch 2.11 reads a padded gradient of LeNet's in another layout
+        changed: dict[str, Any] = {"comprehensive_padding": False}  # torch 2.11 misreads a padded gradient of LeNet's
         if hasattr(config.triton, "native_matmul"):
             changed["triton.native_matmul"] = True  # what `leave_long_products` left to the compiler
         with config.patch(changed):

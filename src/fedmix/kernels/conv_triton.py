@@ -253,7 +253,7 @@ def conv_weight(
 
 
 def tiles(pixels: int, outputs: int, channels: int, itemsize: int) -> dict[str, int]:
-    """The tile of a program of `conv`: what was fastest on an H200 for the paper's VGG (benchmarks/tiles.py)."""
+    """The tile of a program of `conv`: what was fastest on an H200 for the paper's VGG with tf32 (benchmarks/tiles.py)."""
     BN = _power(outputs, 16, 128)
     large = triton.cdiv(pixels, 128) * triton.cdiv(outputs, 128)  # programs of one client with the larger tile
     BM = 64 if BN == 128 and (large < 8 or 16 <= large < 32) else 128  # else too few, or a last wave with few of them

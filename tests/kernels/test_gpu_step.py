@@ -18,7 +18,6 @@ CASES: list[tuple[str, Objective, Precision]] = [
     ("charlstm", FedMix(0.1), "float32"),
     ("vgg", FedMix(0.1), "bf16"),
 ]
-LIMITS: dict[Precision, float] = {"float32": 0.03, "bf16": 0.3}
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +34,8 @@ def child() -> Iterator[Interpreter]:
 def test_a_step(child: Interpreter, kind: str, objective: Objective, how: Precision) -> None:
     """Rounding gives some 1e-6, and up to 1e-2 where it moves a sample over a kink of a ReLU or a max-pool; a mistake gives 1.
 
-    bf16 rounds by up to 2^−9, which moves many more of so small a model over kinks: errors grow from 0.01 at the end to 0.2.
+    With bf16 a compiler rounds gradients in other places than the plain step, by 2^−9 each time.
     """
     errors = child.pool.submit(gpu_step.errors, kind, objective, how).result()
-    assert all(e < LIMITS[how] for e in errors.values()), errors
+    assert all(e < 0.03 for e in errors.values()), errors
     assert any(errors.values())  # not the same code twice

@@ -23,7 +23,7 @@ _product_op = operator(_product, _product)
 
 def leave_long_products(graph: Graph) -> None:
     """Have products with long sums called as they are."""
+    products = (torch.ops.aten.bmm.default, torch.ops.aten.mm.default)
     for node in graph.nodes:
-        if node.target in (torch.ops.aten.bmm.default, torch.ops.aten.mm.default):
-            if node.args[0].meta["val"].shape[-1] > FEW:
-                node.target = _product_op
+        if node.target in products and node.args[0].meta["val"].shape[-1] > FEW:
+            node.target = _product_op

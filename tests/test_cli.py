@@ -202,12 +202,15 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["run", "digits", "--engine", "fast"], "engine.name='fast' should be 'vectorised' or 'sequential'"),
         (["run", "gone.toml"], "gone.toml cannot be read"),
         (["resume", "nowhere"], "nowhere holds no run"),
+        (["resume", "circle"], "circle holds no run"),
         (["report", "nowhere"], "nowhere"),
         (["compare", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
         (["compare", "digits", "--png", "gone/a.png"], "gone/a.png cannot be written: there is no folder gone"),
         (["run", "digits", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "--set objective.lam is given twice"),
         (["run", "digits", "--set", "engine.processes=1,2"], "--set: engine.processes=1 and engine.processes=2 are the same run"),
         (["run", "digits", "--set", "objective.lam=0.1,0.10"], "--set: objective.lam=0.1 and objective.lam=0.1 are the same run"),
+        (["data", "show", "digits", "--set", "data.clients=5,6"], "--set data.clients has several values"),
+        (["federation", "run", "digits", "--set", "training.lr=0.1,0.2"], "--set training.lr has several values"),
         (["run", "digits", "--seeds", "2", "--set", "seed=5"], "--set seed and --seeds contradict each other"),
         (["run", "digits", "--set", "objective.mu=inf"], "objective.mu=inf should be a finite number"),
         (["run", "shakespeare", "--set", "model.hidden=-1", "--data", "nowhere"], "there are no parquet files"),
@@ -221,6 +224,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     args: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("circle").symlink_to("circle")
     out = ["--out", tmp_path / "runs"] if args[0] == "run" else []
     assert fedmix(monkeypatch, *args, *out) == 2
     err = capsys.readouterr().err

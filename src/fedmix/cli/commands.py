@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shlex
 import signal
 import sys
@@ -55,6 +56,18 @@ def experiments(
         _refuse_twice([few[0].id for few in swept], points)
         found |= {one.id: one for few in swept for one in few}
     return list(found.values())
+
+
+def only_experiment(
+    what: str, algorithm: str | None, rounds: int | None, seed: int | None, settings: Sequence[str]
+) -> Experiment:
+    """The experiment that a command line asks for, where it can be one only."""
+    for setting in settings:
+        (path, _), *more = parsed(setting)
+        if more:
+            raise BadInput(f"--set {path} has several values, but this command takes one experiment; give one")
+    [chosen] = experiments(what, [algorithm], rounds, seed, 1, settings)
+    return chosen
 
 
 def _refuse_twice(ids: Sequence[str], points: Sequence[dict[str, Any]]) -> None:
@@ -149,7 +162,7 @@ def resume(
     """Go on with runs in their folders."""
     given = {"rounds": rounds, "engine.processes": processes}
     changed = {path: value for path, value in given.items() if value is not None}
-    runs = [Run.open(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
+    runs = [Run.open(folder) for folder in {os.path.realpath(folder): folder for folder in folders}.values()]
     runs = [Run(run.experiment.with_settings(changed), run.folder) for run in runs]
     _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
@@ -316,7 +329,7 @@ def fetch_data(names: Sequence[str], root: Path | None) -> None:
 
 def show_data(what: str, seed: int | None, settings: Sequence[str], root: Path | None, as_json: bool) -> None:
     """Sizes and classes of the clients."""
-    [chosen] = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, seed, 1, settings)
+    chosen = only_experiment(what, None if what.endswith(".toml") else "fedavg", None, seed, settings)
     federated = chosen.build_data(root)
     sizes = federated.clients.sizes
     by_class = federated.class_counts()

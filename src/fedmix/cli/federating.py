@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedmix.cli.commands import experiments, tell_warnings
+from fedmix.cli.commands import only_experiment, tell_warnings
 from fedmix.cli.progress import Progress, console
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import Experiment
@@ -47,7 +47,7 @@ def run(
     from fedmix.flower.settings import Settings
     from fedmix.flower.task import Task
 
-    [experiment] = experiments(what, [algorithm], rounds, seed, 1, settings, None, None)
+    experiment = only_experiment(what, algorithm, rounds, seed, settings)
     experiment, clients = _with_nodes(experiment, nodes)
     task = Task.of(experiment)
     folder = folder_of(task, out.resolve())

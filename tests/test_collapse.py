@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmix import Collapsed, Experiment, FedMix, Hidden, NaiveMix, Objective, Proximal, Run, Supervised
-from fedmix.collapse import collapsed, stop_if_collapsed, warning
+from fedmix.collapse import collapsed, guessing_level, stop_if_collapsed, warning
 from fedmix.presets import experiment
 from tests.runs.test_runs import interrupted_at
 from tests.test_cli import fedmix
@@ -35,6 +36,22 @@ FEMNIST = [0.5833, 0.1116, 0.1063, 0.1021, 0.1027, 0.0985, 0.0991, 0.0788, 0.096
 )
 def test_histories_by_hand(history: list[float], level: float, noticed: bool) -> None:
     assert collapsed(history, level) == noticed
+
+
+@pytest.mark.parametrize(
+    ("counts", "level"),
+    [
+        ([28, 2], None),  # one more sample right, and it would have learned
+        ([200, 200], None),
+        ([201, 201], 0.5),
+        ([9900, 100], None),
+        ([36] * 10, 0.1),
+        ([50], None),
+    ],
+)
+def test_few_samples_are_not_judged(counts: list[int], level: float | None) -> None:
+    """A fifth of the way has to be more than four standard deviations: of n samples with a share p, n > 400 p / (1 − p)."""
+    assert guessing_level(np.repeat(np.arange(len(counts)), counts)) == level
 
 
 shares = st.floats(0, 1)

@@ -196,6 +196,7 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["run", "digits", "--set", "lam"], "is not KEY=VALUE"),
         (["run", "digits", "--seeds", "0"], "--seeds 0: at least one"),
         (["run", "digits", "--set", "training.clients_per_round=50"], "is more than the 20 clients"),
+        (["run", "digits", "--set", "training.clients_per_round=50,60"], "clients_per_round=60 is more than the 20 clients"),
         (["run", "digits", "--set", "exchange.cutoff=1000"], "exchange.cutoff=1000 leaves no client"),
         (["run", "digits", "--device", "tpu"], "device 'tpu' cannot be used"),
         (["run", "digits", "--device", "meta"], "device 'meta' cannot be used"),

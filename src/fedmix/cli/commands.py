@@ -247,11 +247,12 @@ def tell_warnings(summaries: Mapping[str, Mapping[str, Any]]) -> None:
 
 def tell_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
     """Raise what went wrong in some of the runs, if anything did."""
-    if failures and len(failures) == runs and all(isinstance(error, BadInput) for _, error in failures):
-        raise failures[0][1]  # nothing was run
+    refused = len(failures) == runs and all(isinstance(error, BadInput) for _, error in failures)
+    if refused and len({str(error) for _, error in failures}) == 1:
+        raise failures[0][1]
     if failures:
         told = "; ".join(f"{run.folder.name}: {error or type(error).__name__}" for run, error in failures)
-        raise FedmixError(f"{len(failures)} of {runs} runs failed: {told}")
+        raise (BadInput if refused else FedmixError)(f"{len(failures)} of {runs} runs failed: {told}")
 
 
 @contextmanager

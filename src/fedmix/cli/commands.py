@@ -14,7 +14,7 @@ from typing import Any
 from fedmix.cli.progress import Progress, console
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import DATA, Experiment
-from fedmix.files import parse_toml
+from fedmix.files import check_picture, parse_toml
 from fedmix.presets import PRESETS, experiment, sections
 from fedmix.runs import Interrupted, Listener, Run
 
@@ -31,6 +31,8 @@ def experiments(
     processes: int | None = None,
 ) -> list[Experiment]:
     """Every experiment that a command line asks for: algorithms x settings x seeds."""
+    if not algorithms:
+        raise BadInput("--algorithms names none; give some, such as fedavg,fedmix")
     if seeds < 1:
         raise BadInput(f"--seeds {seeds}: at least one is needed")
     keys = [setting.partition("=")[0] for setting in settings]
@@ -258,9 +260,14 @@ def listening(run: Run, listen: Listener, tensorboard: bool) -> Iterator[Listene
         yield both
 
 
-def check_outputs(*paths: Path | None) -> None:
+def check_outputs(*paths: Path | None, pictures: Sequence[Path | None] = ()) -> None:
     """Refuse files that could not be written, before hours are spent on what goes into them."""
-    for path in paths:
+    for picture in pictures:
+        if picture is not None:
+            check_picture(picture)
+    for path in (*paths, *pictures):
+        if path is not None and path.is_dir():
+            raise BadInput(f"{path} cannot be written: it is a folder; name a file")
         if path is not None and not path.absolute().parent.is_dir():
             raise BadInput(f"{path} cannot be written: there is no folder {path.parent}; make it first")
 
@@ -316,7 +323,9 @@ def fetch_data(names: Sequence[str], root: Path | None) -> None:
 
 def show_data(what: str, seed: int | None, settings: Sequence[str], root: Path | None, as_json: bool) -> None:
     """Sizes and classes of the clients."""
-    [chosen] = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, seed, 1, settings)
+    chosen, *others = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, seed, 1, settings)
+    if others:
+        raise BadInput("--set asks for a sweep, and one experiment can be shown; give every setting one value")
     federated = chosen.build_data(root)
     sizes = federated.clients.sizes
     by_class = federated.class_counts()

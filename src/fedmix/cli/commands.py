@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedmix.cli.progress import Progress, console
+from fedmix.cli.progress import Progress, console, paper
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import DATA, Experiment
 from fedmix.files import check_picture, parse_toml
@@ -219,7 +219,7 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
         from fedmix.report import load_runs
         from fedmix.report import table as tabulate
 
-        console(sys.stdout).print(tabulate(load_runs([Path(f) for f in summaries])).rich())
+        paper().print(tabulate(load_runs([Path(f) for f in summaries])).rich())
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), highlight=False, soft_wrap=True)
         tell_warnings(summaries)

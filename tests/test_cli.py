@@ -17,10 +17,10 @@ from fedmix.cli.app import main
 SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
 
 
-def fedmix(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
+def fedmix(monkeypatch: pytest.MonkeyPatch, *args: object, columns: int = 200) -> int:
     """Run the command line in this process; its exit code."""
     monkeypatch.setattr(sys, "argv", ["fedmix", *map(str, args)])
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", str(columns))
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
@@ -37,6 +37,15 @@ def test_run_prints_a_table_and_leaves_a_folder(
     assert str(folder) in out.replace("\n", "")
     assert re.search(r"digits naivemix seed 0  round 2/2  accuracy .* %  loss [\d.]+  [\d.]+ clients/s", err)
     assert "\x1b[" not in err
+
+
+def test_a_narrow_terminal_cuts_no_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["run", "digits", *SMALL, "--out", tmp_path]
+    assert fedmix(monkeypatch, *run, columns=30) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(" fedmix"))
+    assert len(row.split()) == 9  # a label, how many runs, and seven figures
 
 
 def test_json_for_scripts_and_done_runs_are_skipped(
@@ -207,6 +216,9 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["report", "nowhere"], "nowhere"),
         (["compare", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
         (["compare", "digits", "--png", "gone/a.png"], "gone/a.png cannot be written: there is no folder gone"),
+        (["compare", "digits", "--png", "a.pdf"], "a.pdf: a picture can be written as .png or .svg"),
+        (["compare", "digits", "--html", "."], ". cannot be written: it is a folder; name a file"),
+        (["compare", "digits", "--algorithms", ","], "--algorithms names none"),
         (["run", "digits", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "--set objective.lam is given twice"),
         (["run", "digits", "--set", "engine.processes=1,2"], "--set: engine.processes=1 and engine.processes=2 are the same run"),
         (["run", "digits", "--set", "objective.lam=0.1,0.10"], "--set: objective.lam=0.1 and objective.lam=0.1 are the same run"),

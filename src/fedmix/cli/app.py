@@ -101,7 +101,7 @@ def compare(
     """Train several algorithms on the same clients, batches and seeds, and show one table."""
     from fedmix.cli import commands
 
-    commands.check_outputs(png, svg, csv, html)
+    commands.check_outputs(csv, html, pictures=(png, svg))
     chosen = [a.strip() for a in algorithms.split(",") if a.strip()]
     experiments = commands.experiments(what, chosen, rounds, seed, seeds, settings or [], engine, device, processes)
     folders = commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
@@ -140,7 +140,7 @@ def reproduce(
     if listing:
         reproducing.list_tables(device or "cpu", as_json=as_json)
         return
-    commands.check_outputs(html, png, markdown)
+    commands.check_outputs(html, markdown, pictures=(png,))
     fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
     study = reproducing.study(table, rows, columns, seed or 0, seeds, scale, settings or [], fixed)
     reproducing.reproduce(

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedmix.cli.progress import Progress, console
+from fedmix.cli.progress import Progress, console, paper
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import DATA, Experiment
-from fedmix.files import parse_toml
+from fedmix.files import check_picture, parse_toml
 from fedmix.presets import PRESETS, experiment, sections
 from fedmix.runs import Interrupted, Listener, Run
 
@@ -32,6 +32,8 @@ def experiments(
     processes: int | None = None,
 ) -> list[Experiment]:
     """Every experiment that a command line asks for: algorithms x settings x seeds."""
+    if not algorithms:
+        raise BadInput("--algorithms names none; give some, such as fedavg,fedmix")
     if seeds < 1:
         raise BadInput(f"--seeds {seeds}: at least one is needed")
     keys = [setting.partition("=")[0] for setting in settings]
@@ -230,7 +232,7 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
         from fedmix.report import load_runs
         from fedmix.report import table as tabulate
 
-        console(sys.stdout).print(tabulate(load_runs([Path(f) for f in summaries])).rich())
+        paper().print(tabulate(load_runs([Path(f) for f in summaries])).rich())
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), highlight=False, soft_wrap=True)
         tell_warnings(summaries)
@@ -272,9 +274,14 @@ def listening(run: Run, listen: Listener, tensorboard: bool) -> Iterator[Listene
         yield both
 
 
-def check_outputs(*paths: Path | None) -> None:
+def check_outputs(*paths: Path | None, pictures: Sequence[Path | None] = ()) -> None:
     """Refuse files that could not be written, before hours are spent on what goes into them."""
-    for path in paths:
+    for picture in pictures:
+        if picture is not None:
+            check_picture(picture)
+    for path in (*paths, *pictures):
+        if path is not None and path.is_dir():
+            raise BadInput(f"{path} cannot be written: it is a folder; name a file")
         if path is not None and not path.absolute().parent.is_dir():
             raise BadInput(f"{path} cannot be written: there is no folder {path.parent}; make it first")
 

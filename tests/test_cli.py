@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fedmix import __version__
 from fedmix.cli.app import main
 
 SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
@@ -24,6 +25,18 @@ def fedmix(monkeypatch: pytest.MonkeyPatch, *args: object, columns: int = 200) -
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fedmix(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"fedmix {__version__}\n"
+
+
+def test_letters_that_a_pipe_does_not_have() -> None:
+    command = [sys.executable, "-c", "from fedmix.cli import main; main()", "privacy", "--clip", "4", "--epsilon", "1"]
+    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert b"? = 1" in done.stdout
 
 
 def test_run_prints_a_table_and_leaves_a_folder(
@@ -211,6 +224,7 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["run", "digits", "--device", "meta"], "device 'meta' cannot be used"),
         (["run", "digits", "--engine", "fast"], "engine.name='fast' should be 'vectorised' or 'sequential'"),
         (["run", "gone.toml"], "gone.toml cannot be read"),
+        (["run", "digits", "--out", "/proc/nowhere"], "/proc/nowhere/"),
         (["resume", "nowhere"], "nowhere holds no run"),
         (["resume", "circle"], "circle holds no run"),
         (["report", "nowhere"], "nowhere"),

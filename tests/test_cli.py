@@ -39,6 +39,11 @@ def test_letters_that_a_pipe_does_not_have() -> None:
     assert b"? = 1" in done.stdout
 
 
+def test_a_place_for_no_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", "/proc/nowhere") == 2
+    assert "cannot be written (" in capsys.readouterr().err
+
+
 def test_run_prints_a_table_and_leaves_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,7 +229,6 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["run", "digits", "--device", "meta"], "device 'meta' cannot be used"),
         (["run", "digits", "--engine", "fast"], "engine.name='fast' should be 'vectorised' or 'sequential'"),
         (["run", "gone.toml"], "gone.toml cannot be read"),
-        (["run", "digits", "--out", "/proc/nowhere"], "/proc/nowhere/"),
         (["resume", "nowhere"], "nowhere holds no run"),
         (["resume", "circle"], "circle holds no run"),
         (["report", "nowhere"], "nowhere"),

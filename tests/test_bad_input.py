@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from torch import nn
+from torch.utils.data import Dataset
 
 from fedmix import (
     BadInput,
@@ -47,6 +48,16 @@ def arrays(**changed: Any) -> FederatedData:
         "name": "mine",
     }
     return from_arrays(**(given | changed))
+
+
+class Endless(Dataset[int]):
+    """What numpy, which asks for samples until there are none, would never be done with."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, row: int) -> int:
+        return row
 
 
 def regression(**changed: Any) -> FederatedData:
@@ -157,6 +168,11 @@ TRAINING: list[tuple[str, Call]] = [
 ]
 
 DATA: list[tuple[str, Call]] = [
+    ("mine: training inputs are of type Endless; give an array or a tensor", lambda: arrays(x=Endless())),
+    ("mine: training inputs cannot be made an array of numbers", lambda: arrays(x=[[1.0, 2.0], [3.0]])),
+    ("mine: test labels are of type NoneType; give an array", lambda: arrays(test=(np.zeros((4, 2)), None))),
+    ("mine: `test` is not a pair; give", lambda: arrays(test=None)),
+    ("mine: `clients` is of type int; give a list", lambda: arrays(clients=3)),
     ("mine: training inputs hold NaN or infinity at row 4 .client 1.; clean the data first", lambda: arrays(x=at(NOT, 4, 1))),
     ("mine: training inputs hold NaN or infinity at row 9 .client 2.", lambda: arrays(x=at(INFINITE, 9))),
     ("mine: training inputs hold NaN or infinity at row 9 .client 2.", lambda: arrays(x=at(-INFINITE, 9, 0))),
@@ -202,6 +218,9 @@ DATA: list[tuple[str, Call]] = [
 ]
 
 COMBINATIONS: list[tuple[str, Call]] = [
+    ("`data` is of type Endless; make a FederatedData of it", lambda: federation(data=Endless())),  # type: ignore[arg-type]
+    ("`objective` is the class FedMix; give an Objective, such as", lambda: federation(FedMix)),  # type: ignore[arg-type]
+    ("`training` is of type dict; give a Training, such as", lambda: federation(training={"lr": 1})),  # type: ignore[arg-type]
     (
         "GlobalMix needs raw samples of other clients and mine is private; FedMix and NaiveMix need means only",
         lambda: federation(GlobalMix(lam=0.5), arrays(private=True)),
@@ -295,7 +314,7 @@ def test_missing_files_say_how_to_get_them(
         load(root=root) if named == "argument" else load()
     said = str(caught.value)
     assert f"there are no parquet files in {root / folder}; put them there, or " in said
-    assert ("leave out `root`" if named == "argument" else "unset FEDMIX_DATA") in said
+    assert ("leave out --data (`root`" if named == "argument" else "unset FEDMIX_DATA") in said
     check(caught.value)
 
 

@@ -12,18 +12,36 @@ from typing import Any
 
 import pytest
 
+from fedmix import __version__
 from fedmix.cli.app import main
 
 SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
 
 
-def fedmix(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
+def fedmix(monkeypatch: pytest.MonkeyPatch, *args: object, columns: int = 200) -> int:
     """Run the command line in this process; its exit code."""
     monkeypatch.setattr(sys, "argv", ["fedmix", *map(str, args)])
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", str(columns))
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fedmix(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"fedmix {__version__}\n"
+
+
+def test_letters_that_a_pipe_does_not_have() -> None:
+    command = [sys.executable, "-c", "from fedmix.cli import main; main()", "privacy", "--clip", "4", "--epsilon", "1"]
+    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert b"? = 1" in done.stdout
+
+
+def test_a_place_for_no_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", "/proc/nowhere") == 2
+    assert "cannot be written (" in capsys.readouterr().err
 
 
 def test_run_prints_a_table_and_leaves_a_folder(
@@ -37,6 +55,15 @@ def test_run_prints_a_table_and_leaves_a_folder(
     assert str(folder) in out.replace("\n", "")
     assert re.search(r"digits naivemix seed 0  round 2/2  accuracy .* %  loss [\d.]+  [\d.]+ clients/s", err)
     assert "\x1b[" not in err
+
+
+def test_a_narrow_terminal_cuts_no_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["run", "digits", *SMALL, "--out", tmp_path]
+    assert fedmix(monkeypatch, *run, columns=30) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(" fedmix"))
+    assert len(row.split()) == 9  # a label, how many runs, and seven figures
 
 
 def test_json_for_scripts_and_done_runs_are_skipped(
@@ -196,18 +223,25 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["run", "digits", "--set", "lam"], "is not KEY=VALUE"),
         (["run", "digits", "--seeds", "0"], "--seeds 0: at least one"),
         (["run", "digits", "--set", "training.clients_per_round=50"], "is more than the 20 clients"),
+        (["run", "digits", "--set", "training.clients_per_round=50,60"], "clients_per_round=60 is more than the 20 clients"),
         (["run", "digits", "--set", "exchange.cutoff=1000"], "exchange.cutoff=1000 leaves no client"),
         (["run", "digits", "--device", "tpu"], "device 'tpu' cannot be used"),
         (["run", "digits", "--device", "meta"], "device 'meta' cannot be used"),
         (["run", "digits", "--engine", "fast"], "engine.name='fast' should be 'vectorised' or 'sequential'"),
         (["run", "gone.toml"], "gone.toml cannot be read"),
         (["resume", "nowhere"], "nowhere holds no run"),
+        (["resume", "circle"], "circle holds no run"),
         (["report", "nowhere"], "nowhere"),
         (["compare", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
         (["compare", "digits", "--png", "gone/a.png"], "gone/a.png cannot be written: there is no folder gone"),
+        (["compare", "digits", "--png", "a.pdf"], "a.pdf: a picture can be written as .png or .svg"),
+        (["compare", "digits", "--html", "."], ". cannot be written: it is a folder; name a file"),
+        (["compare", "digits", "--algorithms", ","], "--algorithms names none"),
         (["run", "digits", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "--set objective.lam is given twice"),
         (["run", "digits", "--set", "engine.processes=1,2"], "--set: engine.processes=1 and engine.processes=2 are the same run"),
         (["run", "digits", "--set", "objective.lam=0.1,0.10"], "--set: objective.lam=0.1 and objective.lam=0.1 are the same run"),
+        (["data", "show", "digits", "--set", "data.clients=5,6"], "--set data.clients has several values"),
+        (["federation", "run", "digits", "--set", "training.lr=0.1,0.2"], "--set training.lr has several values"),
         (["run", "digits", "--seeds", "2", "--set", "seed=5"], "--set seed and --seeds contradict each other"),
         (["run", "digits", "--set", "objective.mu=inf"], "objective.mu=inf should be a finite number"),
         (["run", "shakespeare", "--set", "model.hidden=-1", "--data", "nowhere"], "there are no parquet files"),
@@ -221,6 +255,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     args: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("circle").symlink_to("circle")
     out = ["--out", tmp_path / "runs"] if args[0] == "run" else []
     assert fedmix(monkeypatch, *args, *out) == 2
     err = capsys.readouterr().err

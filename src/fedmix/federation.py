@@ -346,8 +346,19 @@ def device_named(name: str | torch.device) -> torch.device:
         raise BadInput(f"device {str(name)!r} cannot be used ({reason}); choose 'cpu', or 'cuda' where there is a GPU") from error
 
 
+def _named(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
+
+
 def _check(data: FederatedData, objective: Objective, training: Training, exchange: Exchange | None) -> None:
     """Refuse combinations that cannot work, before anything runs."""
+    for what, value, kind, how in (
+        ("data", data, FederatedData, "make a FederatedData of it, by fedmix.data.from_arrays"),
+        ("objective", objective, Objective, "give an Objective, such as FedMix(lam=0.1)"),
+        ("training", training, Training, "give a Training, such as Training(clients_per_round=5)"),
+    ):
+        if not isinstance(value, kind):
+            raise BadInput(f"`{what}` is {_named(value)}; {how}")
     needs = objective.needs
     if training.clients_per_round > len(data.clients):
         raise BadInput(

@@ -95,6 +95,12 @@ def printable(value: object) -> str:
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
+def check_picture(path: Path) -> None:
+    """Refuse endings that cannot be drawn, before anything is run or measured."""
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise BadInput(f"{path}: a picture can be written as .png or .svg; choose one of these endings")
+
+
 def refuse_link(path: Path) -> None:
     """Refuse a link in the place of a file that is to be written: it leads to another."""
     if path.is_symlink():

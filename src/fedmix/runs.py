@@ -407,6 +407,6 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise FedmixError(f"the disk of {folder} is full; make room, then go on with: fedmix resume {folder}") from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
             raise BadInput(f"{folder} cannot be written ({error.strerror}); choose another folder with --out") from error
         raise

@@ -212,6 +212,6 @@ def test_a_named_folder_is_used_and_nothing_else(hub: Hub, tmp_path: Path, monke
     assert [p.name for p in parquet(REPO, "plain", "train")] == ["0000.parquet", "0001.parquet"]
     with pytest.raises(DataError, match=r"no parquet files in .*mirror/someone/numbers/plain/test; .*unset FEDMIX_DATA"):
         parquet(REPO, "plain", "test")
-    with pytest.raises(DataError, match=r"no parquet files in .*elsewhere.*; .*leave out `root`"):
+    with pytest.raises(DataError, match=r"no parquet files in .*elsewhere.*; .*leave out --data"):
         parquet(REPO, "plain", "train", root=tmp_path / "elsewhere")
     assert hub.log == []

@@ -195,6 +195,21 @@ def test_what_cannot_be_sent_or_set_is_refused(monkeypatch: pytest.MonkeyPatch) 
         after(1, fresh)
 
 
+UNGUARDED = """
+from fedmix import Federation, Supervised, Training, data, models
+federation = Federation(models.digits_cnn(), data.digits(clients=5), Supervised(), Training(2, epochs=1), processes=2)
+next(federation.run(1))
+"""
+
+
+def test_a_script_without_a_guard_is_told_so_and_does_not_wait_for_ever(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 1
+    assert "a script must start runs under if __name__ == '__main__'" in ended.stderr.splitlines()[-1]
+
+
 CHILDREN = """
 import os, signal
 from fedmix import Federation, Supervised, Training, data, models

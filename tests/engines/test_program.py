@@ -112,7 +112,7 @@ def test_turns_change_nobody(objective: Objective, chunk: int | None) -> None:
 
 def test_turns_of_a_compiled_step() -> None:
     """Also with a module of a user's own, its buffer, and an objective of a user's own; then a second round without a trace."""
-    setting = Setting(Smooth(0.3) + NaiveMix(0.1), module=Scaled().double())
+    setting = Setting(Smooth(0.3) + FedMix(0.1), module=Scaled().double())
     engine = setting.engine(Vectorised, chunk=2, compile=True)
     first, second = setting.work(setting.pool(5)), setting.work(setting.pool(5, seed=1), round_=1, lr=0.02)
     with compiling():

@@ -25,7 +25,7 @@ def samples(client: int, count: int) -> tuple[Array, Array]:
     return (rng.standard_normal((count, WIDTH)) + y[:, None]).astype(np.float32), y
 
 
-TEST = samples(99, 50)
+TEST = samples(99, 400)
 
 
 def light(objective: Mapping[str, Any] | None = None, **changes: Any) -> Experiment:

@@ -50,7 +50,7 @@ def test_a_run_folder_like_that_of_a_local_run(tmp_path: Path) -> None:
 
 def test_a_model_that_collapsed_ends_the_run_as_anywhere(tmp_path: Path) -> None:
     """By weight decay that takes more than training gives. Started again, it ends there at once."""
-    training = {"clients_per_round": 3, "epochs": 2, "batch_size": 5, "lr": 0.02, "momentum": 0.5, "weight_decay": 1.0}
+    training = {"clients_per_round": 3, "epochs": 2, "batch_size": 5, "lr": 0.02, "momentum": 0.5, "weight_decay": 2.0}
     experiment = light({"name": "fedavg"}, training=training, rounds=40)
     with pytest.raises(Collapsed) as expected:
         list(simulated(experiment).run(40))

@@ -91,7 +91,7 @@ class ByItself(nn.Module):
         self.linear = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear(torch.nn.functional.dropout(x, 0.5, self.training))
+        out: Tensor = self.linear(torch.nn.functional.dropout(x, 1e-6, self.training))  # two calls hardly ever differ
         return out
 
 
@@ -117,11 +117,14 @@ REFUSED: list[tuple[str, nn.Module]] = [
         r"layer '1' \(AlphaDropout\) draws random numbers of its own; use nn.Dropout",
         nn.Sequential(FIRST, nn.AlphaDropout()),
     ),
-    (r"draws random numbers by itself .*use nn.Dropout layers instead", ByItself()),
+    (r"draws random numbers by itself.*use nn.Dropout layers instead", ByItself()),
     (r"output has shape \(2, 5\) but the labels \(2, 3\); give its last layer 3 outputs", nn.Linear(4, 5)),
     (r"does not take inputs of shape \(2, 4\)", nn.Linear(7, 3)),
     (r"does not take inputs of shape \(2, 4\)", nn.Conv2d(1, 3, 3)),
     (r"returns a tuple", Pair()),
+    (r"layer '0' \(LazyLinear\) has no weights yet; call the module once", nn.Sequential(nn.LazyLinear(3))),
+    (r"has no parameters that can be trained", nn.Linear(4, 3).requires_grad_(False)),
+    (r"the model is of type type; give an nn.Module", nn.Linear),  # type: ignore[list-item]
 ]
 
 

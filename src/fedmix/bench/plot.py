@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedmix.bench.results import Record
 from fedmix.bench.scale import TITLES, Growth
 from fedmix.errors import BadInput
-from fedmix.files import printable
+from fedmix.files import check_picture, printable
 from fedmix.report.files import write
 from fedmix.report.series import COLOURS
 
@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
 GREY = "#9aa3ad"
 LINE = 0.32  # inches for one bar
-
-
-def check_picture(path: Path) -> None:
-    """Refuse endings that cannot be drawn, before anything is measured."""
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise BadInput(f"{path}: a picture can be written as .png or .svg; choose one of these endings")
 
 
 def draw_speedups(records: Sequence[Record], path: Path) -> None:

@@ -2,11 +2,13 @@
 
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedmix import __version__
 from fedmix.cli.bench import bench_app
 from fedmix.cli.federation import federation_app
 
@@ -49,6 +51,19 @@ Jobs = Annotated[int, typer.Option(metavar="N", help="Up to N runs at once, each
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also log to TensorBoard, into each run's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON on standard output, for scripts.")]
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fedmix {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    """What holds for all commands; typer has it in a function, and takes the help from above."""
 
 
 @app.command(epilog="Example:  fedmix run cifar10 --algorithm naivemix --set objective.lam=0.05,0.1 --seeds 3 --device cuda")
@@ -101,7 +116,7 @@ def compare(
     """Train several algorithms on the same clients, batches and seeds, and show one table."""
     from fedmix.cli import commands
 
-    commands.check_outputs(png, svg, csv, html)
+    commands.check_outputs(csv, html, pictures=(png, svg))
     chosen = [a.strip() for a in algorithms.split(",") if a.strip()]
     experiments = commands.experiments(what, chosen, rounds, seed, seeds, settings or [], engine, device, processes)
     folders = commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
@@ -140,7 +155,7 @@ def reproduce(
     if listing:
         reproducing.list_tables(device or "cpu", as_json=as_json)
         return
-    commands.check_outputs(html, png, markdown)
+    commands.check_outputs(html, markdown, pictures=(png,))
     fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
     study = reproducing.study(table, rows, columns, seed or 0, seeds, scale, settings or [], fixed)
     reproducing.reproduce(
@@ -273,6 +288,9 @@ def main() -> None:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads make a busy machine ten times slower
     from fedmix.errors import FedmixError
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where a terminal or a pipe has no ε, a ? is better than no result
     try:
         app()
     except FedmixError as error:

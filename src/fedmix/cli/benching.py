@@ -72,9 +72,7 @@ def scale(
     quiet: bool,
 ) -> None:
     """`fedmix bench scale`."""
-    check_outputs(json_file, plot)
-    if plot:
-        pictures.check_picture(plot)
+    check_outputs(json_file, pictures=(plot,))
     names, chosen = among("--axes", axes, scaling.AXES), known_algorithms(algorithms)
     command = _command(
         "scale", axes=",".join(names), algorithms=",".join(chosen), device=device, repeats=repeats, limit=f"{limit:g}"
@@ -103,7 +101,7 @@ def scale(
 
 def show(files: Sequence[Path], chart: Path | None, markdown: bool) -> None:
     """`fedmix bench show`."""
-    check_outputs(chart)
+    check_outputs(pictures=(chart,))
     records = [record for path in files for record in results.read_steps(path)]
     if not records:
         raise BadInput("these files hold no records; give files that 'fedmix bench steps --json' wrote")

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shlex
 import signal
 import sys
@@ -11,10 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedmix.cli.progress import Progress, console
+from fedmix.cli.progress import Progress, console, paper
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import DATA, Experiment
-from fedmix.files import parse_toml
+from fedmix.files import check_picture, parse_toml
 from fedmix.presets import PRESETS, experiment, sections
 from fedmix.runs import Interrupted, Listener, Run
 
@@ -31,6 +32,8 @@ def experiments(
     processes: int | None = None,
 ) -> list[Experiment]:
     """Every experiment that a command line asks for: algorithms x settings x seeds."""
+    if not algorithms:
+        raise BadInput("--algorithms names none; give some, such as fedavg,fedmix")
     if seeds < 1:
         raise BadInput(f"--seeds {seeds}: at least one is needed")
     keys = [setting.partition("=")[0] for setting in settings]
@@ -55,6 +58,18 @@ def experiments(
         _refuse_twice([few[0].id for few in swept], points)
         found |= {one.id: one for few in swept for one in few}
     return list(found.values())
+
+
+def only_experiment(
+    what: str, algorithm: str | None, rounds: int | None, seed: int | None, settings: Sequence[str]
+) -> Experiment:
+    """The experiment that a command line asks for, where it can be one only."""
+    for setting in settings:
+        (path, _), *more = parsed(setting)
+        if more:
+            raise BadInput(f"--set {path} has several values, but this command takes one experiment; give one")
+    [chosen] = experiments(what, [algorithm], rounds, seed, 1, settings)
+    return chosen
 
 
 def _refuse_twice(ids: Sequence[str], points: Sequence[dict[str, Any]]) -> None:
@@ -149,7 +164,7 @@ def resume(
     """Go on with runs in their folders."""
     given = {"rounds": rounds, "engine.processes": processes}
     changed = {path: value for path, value in given.items() if value is not None}
-    runs = [Run.open(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
+    runs = [Run.open(folder) for folder in {os.path.realpath(folder): folder for folder in folders}.values()]
     runs = [Run(run.experiment.with_settings(changed), run.folder) for run in runs]
     _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
@@ -217,7 +232,7 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
         from fedmix.report import load_runs
         from fedmix.report import table as tabulate
 
-        console(sys.stdout).print(tabulate(load_runs([Path(f) for f in summaries])).rich())
+        paper().print(tabulate(load_runs([Path(f) for f in summaries])).rich())
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), highlight=False, soft_wrap=True)
         tell_warnings(summaries)
@@ -234,11 +249,12 @@ def tell_warnings(summaries: Mapping[str, Mapping[str, Any]]) -> None:
 
 def tell_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
     """Raise what went wrong in some of the runs, if anything did."""
-    if failures and len(failures) == runs and all(isinstance(error, BadInput) for _, error in failures):
-        raise failures[0][1]  # nothing was run
+    refused = len(failures) == runs and all(isinstance(error, BadInput) for _, error in failures)
+    if refused and len({str(error) for _, error in failures}) == 1:
+        raise failures[0][1]
     if failures:
         told = "; ".join(f"{run.folder.name}: {error or type(error).__name__}" for run, error in failures)
-        raise FedmixError(f"{len(failures)} of {runs} runs failed: {told}")
+        raise (BadInput if refused else FedmixError)(f"{len(failures)} of {runs} runs failed: {told}")
 
 
 @contextmanager
@@ -258,9 +274,14 @@ def listening(run: Run, listen: Listener, tensorboard: bool) -> Iterator[Listene
         yield both
 
 
-def check_outputs(*paths: Path | None) -> None:
+def check_outputs(*paths: Path | None, pictures: Sequence[Path | None] = ()) -> None:
     """Refuse files that could not be written, before hours are spent on what goes into them."""
-    for path in paths:
+    for picture in pictures:
+        if picture is not None:
+            check_picture(picture)
+    for path in (*paths, *pictures):
+        if path is not None and path.is_dir():
+            raise BadInput(f"{path} cannot be written: it is a folder; name a file")
         if path is not None and not path.absolute().parent.is_dir():
             raise BadInput(f"{path} cannot be written: there is no folder {path.parent}; make it first")
 
@@ -316,7 +337,7 @@ def fetch_data(names: Sequence[str], root: Path | None) -> None:
 
 def show_data(what: str, seed: int | None, settings: Sequence[str], root: Path | None, as_json: bool) -> None:
     """Sizes and classes of the clients."""
-    [chosen] = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, seed, 1, settings)
+    chosen = only_experiment(what, None if what.endswith(".toml") else "fedavg", None, seed, settings)
     federated = chosen.build_data(root)
     sizes = federated.clients.sizes
     by_class = federated.class_counts()

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedmix.cli.commands import experiments, tell_warnings
-from fedmix.cli.progress import Progress, console
+from fedmix.cli.commands import only_experiment, tell_warnings
+from fedmix.cli.progress import Progress, console, paper
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import Experiment
 from fedmix.runs import Interrupted, Run, locked, writing
@@ -47,7 +47,7 @@ def run(
     from fedmix.flower.settings import Settings
     from fedmix.flower.task import Task
 
-    [experiment] = experiments(what, [algorithm], rounds, seed, 1, settings, None, None)
+    experiment = only_experiment(what, algorithm, rounds, seed, settings)
     experiment, clients = _with_nodes(experiment, nodes)
     task = Task.of(experiment)
     folder = folder_of(task, out.resolve())
@@ -198,7 +198,7 @@ def _show(folder: Path, summary: dict[str, Any], *, quiet: bool, as_json: bool) 
         return
     from fedmix.report import load_runs, table
 
-    console(sys.stdout).print(table(load_runs([folder])).rich())
+    paper().print(table(load_runs([folder])).rich())
     if not quiet:
         console(sys.stdout).print(str(folder), highlight=False, soft_wrap=True)
     tell_warnings({str(folder): summary})

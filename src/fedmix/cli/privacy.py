@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedmix.cli.commands import experiments
+from fedmix.cli.commands import only_experiment
 from fedmix.cli.progress import console
 from fedmix.data import FederatedData
 from fedmix.data.transforms import Images
@@ -78,8 +78,7 @@ def privacy(
 
 
 def _data(what: str, root: Path | None) -> FederatedData:
-    [chosen] = experiments(what, [None if what.endswith(".toml") else "fedavg"], None, None, 1, [])
-    return chosen.build_data(root)
+    return only_experiment(what, None if what.endswith(".toml") else "fedavg", None, None, []).build_data(root)
 
 
 def _values(how: Exchange, group: int, delta: float, releases: int, found: dict[str, Guarantee]) -> dict[str, Any]:

@@ -22,6 +22,13 @@ def console(stream: TextIO | None = None) -> Console:
     return Console(file=stream or sys.stderr)
 
 
+def paper() -> Console:
+    """Standard output for a table, never narrower than 80: lines may go on in the next one, but numbers lose no digits."""
+    out = console(sys.stdout)
+    out.width = max(out.width, 80)
+    return out
+
+
 def bars(*, quiet: bool) -> Bar | None:
     """Live bars, where there is a terminal to draw them on."""
     screen = console()

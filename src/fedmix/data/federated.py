@@ -226,8 +226,23 @@ def from_arrays(
     >>> len(data.clients), data.outputs, data.input_shape
     (2, 2, (4,))
     """
-    x, test_x = np.asarray(x, dtype=np.float32), np.asarray(test[0], dtype=np.float32)
-    y, test_y = np.asarray(y), np.asarray(test[1])
+    if not isinstance(test, tuple | list) or len(test) != 2:
+        raise BadInput(f"{name}: `test` is not a pair; give (inputs, labels) to test on")
+    if not isinstance(clients, Iterable):
+        raise BadInput(f"{name}: `clients` is of type {type(clients).__name__}; give a list with the row numbers of each client")
+    x, test_x = _array(x, f"{name}: training inputs", np.float32), _array(test[0], f"{name}: test inputs", np.float32)
+    y, test_y = _array(y, f"{name}: training labels"), _array(test[1], f"{name}: test labels")
     if classes is None:
         y, test_y = y.astype(np.float32), test_y.astype(np.float32)
     return FederatedData(x, y, Ragged.of(clients), test_x, test_y, classes, private=private, name=name)
+
+
+def _array(values: Any, what: str, dtype: type | None = None) -> Array:
+    """Arrays, tensors and lists as an array; nothing else, since numpy would ask a Dataset for samples without end."""
+    if not (hasattr(values, "__array__") or isinstance(values, list | tuple)):
+        raise BadInput(f"{what} are of type {type(values).__name__}; give an array or a tensor (of a Dataset, stack the samples)")
+    try:
+        return np.asarray(values, dtype)
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = str(error).partition(". ")[0].rstrip(".")
+        raise BadInput(f"{what} cannot be made an array of numbers ({reason})") from error

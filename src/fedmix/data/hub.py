@@ -23,7 +23,7 @@ def parquet(repo: str, config: str, split: str, root: str | Path | None = None, 
     folder = Path(named).expanduser() / repo / config / split
     files = sorted(folder.glob("*.parquet"))
     if not files:
-        setting = "leave out `root`" if root else "unset FEDMIX_DATA"
+        setting = "leave out --data (`root`, in Python)" if root else "unset FEDMIX_DATA"
         raise DataError(f"there are no parquet files in {folder}; put them there, or {setting} to download them")
     return files
 

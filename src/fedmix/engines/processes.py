@@ -62,10 +62,9 @@ class Processes:
 
     def __init__(self, build: Callable[[], Engine], count: int) -> None:
         self.count = count
-        self._build = _pickled(build, pickle.dumps)  # by value, for each to read
         self._workers: list[_Worker] = []
         self._seen: dict[str, Any] = {}
-        self._shared: dict[str, Any] = {}
+        self._shared: dict[str, Any] = {"build": _pickled(build, pickle.dumps)}  # by value, for each to read
         weakref.finalize(self, _end, self._workers)
 
     def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
@@ -74,7 +73,7 @@ class Processes:
             self._share(data, work)
             _check_descriptors(len(shares) - len(self._workers))
             while len(self._workers) < len(shares):
-                self._workers.append(_Worker(self._build))
+                self._workers.append(_Worker())
             busy = self._workers[: len(shares)]
             for worker, share in zip(busy, shares, strict=True):
                 own = work._replace(clients=work.clients[share], plans=[work.plans[i] for i in share])
@@ -123,10 +122,11 @@ def divided(steps: Sequence[int], count: int) -> list[list[int]]:
 class _Worker:
     """The parent's view of a worker: its process, the pipe to it, what it has been told, and the room for its weights."""
 
-    def __init__(self, build: bytes) -> None:
+    def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would inherit locks that nobody opens again
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, build), daemon=True, name="fedmix worker")
+        # What is large goes through our pipe: start() would wait for ever to hand it to a process that ended at once.
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name="fedmix worker")
         with _deaf_to_ctrl_c():
             self.process.start()
         theirs.close()
@@ -255,7 +255,7 @@ def _memory(needed: int) -> Tensor:
     return memory
 
 
-def _serve(parent: Connection, build: bytes) -> None:
+def _serve(parent: Connection) -> None:
     """A worker's life: a share, a reply, until the parent closes the pipe or is gone."""
     signal.signal(signal.SIGTERM, _leave)
     torch.set_num_threads(1)
@@ -268,9 +268,9 @@ def _serve(parent: Connection, build: bytes) -> None:
         except (EOFError, OSError):
             return
         try:
-            engine = engine or _unpickled(build)()
             work, news = _unpickled(message)
             held |= news
+            engine = engine or _unpickled(held["build"])()
             if news.keys() & {"arrays", "rows"}:
                 held["data"] = _resident(held)
             reply = _train(engine, held, work)

@@ -247,7 +247,8 @@ def _compile(traced: GraphModule, leaves: list[Tensor]) -> Callable[..., Any]:
 
     with warnings.catch_warnings(), tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # precision is chosen, not forgotten
-        changed: dict[str, Any] = {"comprehensive_padding": False}  # torch 2.11 misreads a padded gradient of LeNet's
+        # Torch 2.11 reads a padded gradient of LeNet's in another layout.
+        changed: dict[str, Any] = {"comprehensive_padding": False}
         if hasattr(config.triton, "native_matmul"):
             changed["triton.native_matmul"] = True  # what `leave_long_products` left to the compiler
         with config.patch(changed):

@@ -7,7 +7,7 @@ passes over the weights. Products with long sums are the library's, which is fas
 
 import torch
 from torch import Tensor
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 from fedmix.kernels.operators import operator
 
@@ -22,8 +22,18 @@ _product_op = operator(_product, _product)
 
 
 def leave_long_products(graph: Graph) -> None:
-    """Have products with long sums called as they are."""
+    """Have products with long sums called as they are; what one is added to is added after it."""
+    aten = torch.ops.aten
     for node in graph.nodes:
-        product = node.target in (torch.ops.aten.bmm.default, torch.ops.aten.mm.default)
-        if product and node.args[0].meta["val"].shape[-1] > FEW:
+        if node.target in (aten.bmm.default, aten.mm.default) and _is_long(node):
             node.target = _product_op
+        elif node.target in (aten.baddbmm.default, aten.addmm.default) and _is_long(node) and not node.kwargs:
+            with graph.inserting_before(node):
+                product = graph.call_function(_product_op, node.args[1:])
+            product.meta = dict(node.meta)
+            node.target, node.args = aten.add.Tensor, (product, node.args[0])
+
+
+def _is_long(product: Node) -> bool:
+    terms: int = product.args[-1].meta["val"].shape[-2]  # type: ignore[union-attr]  # which is a node
+    return terms > FEW

@@ -16,12 +16,13 @@ from fedmix.models.along import Along
 from fedmix.models.layers import Conv2d, KeyedDropout, Linear, MaxPool2d
 from fedmix.types import Params
 
-_REFUSED: tuple[tuple[type[nn.Module], str], ...] = (
+_REFUSED: tuple[tuple[type, str], ...] = (
     (
         nn.modules.batchnorm._NormBase,
         "keeps statistics of whole batches, which clients cannot share; use nn.GroupNorm or no normalisation",
     ),
     (nn.RNNBase, "has no forward-mode derivative; use fedmix.models.LSTM"),
+    (nn.modules.lazy.LazyModuleMixin, "has no weights yet; call the module once with a batch of inputs"),
     (nn.AlphaDropout, "draws random numbers of its own; use nn.Dropout"),
     (nn.FeatureAlphaDropout, "draws random numbers of its own; use nn.Dropout"),
 )
@@ -41,6 +42,8 @@ class Model:
     """
 
     def __init__(self, module: nn.Module, loss: Loss = cross_entropy) -> None:
+        if not isinstance(module, nn.Module):
+            raise BadInput(f"the model is of type {type(module).__name__}; give an nn.Module, such as Net() and not Net")
         for name, part in module.named_modules():
             for kind, reason in _REFUSED:
                 if isinstance(part, kind):
@@ -136,6 +139,9 @@ def check_fits(model: Model, data: FederatedData) -> None:
     x, y = data.inputs(data.x[:2]), data.targets(torch.from_numpy(np.ascontiguousarray(data.y[:2])))
     model = model.to(x.device)
     params, key = model.init(), torch.tensor(1)
+    if not model.trained:
+        raise BadInput("the model has no parameters that can be trained; give it some, or set requires_grad")
+    stream = torch.get_rng_state()
     try:
         with torch.no_grad():
             first, second = model(params, x, key), model(params, x, key)
@@ -149,8 +155,8 @@ def check_fits(model: Model, data: FederatedData) -> None:
             f"the model's output has shape {tuple(first.shape)} but the labels {tuple(y.shape)}; "
             f"give its last layer {y.shape[-1]} outputs"
         )
-    if not torch.equal(first, second):
+    if not (torch.equal(first, second) and torch.equal(stream, torch.get_rng_state())):
         raise BadInput(
-            "the model draws random numbers by itself (two calls with the same key differ), so runs could not be repeated; "
+            "the model draws random numbers by itself, so runs could not be repeated; "
             "use nn.Dropout layers instead of torch.nn.functional.dropout"
         )

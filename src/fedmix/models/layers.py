@@ -4,9 +4,9 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedmix.kernels.conv import conv2d
+from fedmix.kernels.linear import linear
 from fedmix.kernels.lstm import lstm
 from fedmix.kernels.pool import largest, pick
 from fedmix.rng import keep_mask
@@ -49,7 +49,7 @@ class Conv2d(nn.Conv2d):
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` whose product stands alone, as one with a long sum that a library computes (kernels/product.py)."""
+    """`nn.Linear` whose product stands alone (kernels/product.py) and can be traced with its derivative (kernels/linear.py)."""
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
@@ -57,7 +57,7 @@ class Linear(nn.Linear):
         return type(layer) is nn.Linear
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.linear(x, self.weight)
+        y = linear(x, self.weight)
         return y if self.bias is None else y + self.bias
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmix.errors import BadInput
+from fedmix.files import check_picture
 from fedmix.paper.comparison import Cell, Comparison
 from fedmix.paper.show import both_texts, caption, order_texts, statements
 from fedmix.report import Lead
@@ -20,9 +20,8 @@ NOTE = "Filled: ours, with the sample deviation over seeds. Open: the paper."
 
 def draw(comparison: Comparison, path: Path) -> None:
     """Write a picture: a panel for each column, with a line for each row."""
+    check_picture(path)
     kind = path.suffix.lower().removeprefix(".")
-    if kind not in ("png", "svg"):
-        raise BadInput(f"{path}: a picture can be written as .png or .svg; choose one of these endings")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

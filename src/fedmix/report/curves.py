@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmix.errors import BadInput
+from fedmix.files import check_picture
 from fedmix.report.files import write
 from fedmix.report.groups import grouped
 from fedmix.report.load import RunRecord
@@ -16,9 +17,8 @@ DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
 def draw(runs: Sequence[RunRecord], path: Path) -> None:
     """Mean score of each group by round, with the range over its seeds."""
+    check_picture(path)
     kind = path.suffix.lower().removeprefix(".")
-    if kind not in ("png", "svg"):
-        raise BadInput(f"{path}: a picture can be written as .png or .svg; choose one of these endings")
     groups = grouped(runs)
     score = table_of(groups).score
     if score is None:

@@ -225,6 +225,7 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["run", "digits", "--set", "training.clients_per_round=50"], "is more than the 20 clients"),
         (["run", "digits", "--set", "training.clients_per_round=50,60"], "clients_per_round=60 is more than the 20 clients"),
         (["run", "digits", "--set", "exchange.cutoff=1000"], "exchange.cutoff=1000 leaves no client"),
+        (["run", "digits", "--device", "gpu"], " ...); choose 'cpu', or 'cuda' where there is a GPU"),
         (["run", "digits", "--device", "tpu"], "device 'tpu' cannot be used"),
         (["run", "digits", "--device", "meta"], "device 'meta' cannot be used"),
         (["run", "digits", "--engine", "fast"], "engine.name='fast' should be 'vectorised' or 'sequential'"),

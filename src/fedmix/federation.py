@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from textwrap import shorten
 from typing import Any, Literal
 
 import numpy as np
@@ -342,7 +343,7 @@ def device_named(name: str | torch.device) -> torch.device:
             torch.cuda.set_device(probe.device)  # kernels and graphs go to the current one
         return probe.device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = shorten(str(error).splitlines()[0].partition(". ")[0].rstrip("."), 100, placeholder=" ...")
         raise BadInput(f"device {str(name)!r} cannot be used ({reason}); choose 'cpu', or 'cuda' where there is a GPU") from error
 
 

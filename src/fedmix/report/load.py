@@ -38,7 +38,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run folder says. `settings` are by dotted path, without the seed."""
+    """What a run folder says. `settings` are by dotted path, without the seed and on how many processes it ran."""
 
     folder: Path
     settings: Mapping[str, str]
@@ -93,6 +93,7 @@ def load(folder: Path) -> RunRecord:
     # A run that was given more rounds keeps its old summary until it is done again.
     grown = isinstance(rounds, int) and metrics["round"].max(initial=0) < rounds
     settings = dict(_flat(spec))
+    settings.pop("engine.processes", None)
     return RunRecord(
         folder=folder,
         seed=settings.pop("seed", "0"),

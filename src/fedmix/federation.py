@@ -20,7 +20,7 @@ from fedmix.errors import BadInput
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
 from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code
-from fedmix.kernels.precision import Precision, arithmetic
+from fedmix.kernels.precision import Precision, arithmetic, check_device
 from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.functional import Model, check_fits
 from fedmix.objectives.base import Objective
@@ -246,6 +246,7 @@ class Federation(Rounds):
         for phase in objective.phases():
             model.tail(phase.layer)
         super().__init__(model, objective, training, data, means, seed, device_named(device))
+        check_device(precision, self.device)
         self.changes = changes
         self.resident = Resident.on(self.device, data)
         build: Callable[[], Engine]

@@ -114,7 +114,7 @@ def test_on_a_cpu_it_is_pytorchs(bias: bool, shifted: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_bf16(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU images are rounded to 2^−9 before and after, and filters before; whoever gave float32 gets derivatives in it."""
+    """On a GPU images are rounded (by up to 2^−8) before and after, filters before; who gave float32 gets derivatives in it."""
     monkeypatch.setattr(conv, "HAS_TRITON", True)
     x, w, b, _ = (t.float() for t in drawn(3, 1))
     args = channels_first(x), channels_first(w) / 8, b

@@ -138,7 +138,7 @@ def test_a_gradient_that_would_be_zero_may_be_rounding(precision: Precision, noi
         state.params["moves"].sub_(1)
 
     with arithmetic(precision), pytest.raises(program._Wrong) if wrong else nullcontext():
-        program._compare(step, state, before)
+        program._compare(step, state, before, [])
 
 
 def test_a_program_goes_with_the_last_who_needs_it() -> None:

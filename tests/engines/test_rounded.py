@@ -1,10 +1,14 @@
 """Weights that a traced step would round at its start are rounded where the step before writes them; results stay the same."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedmix.engines.rounded import keep_rounded
+from fedmix.engines.program import _compare, _Quick, _Wrong
+from fedmix.engines.rounded import keep_rounded, misrounded
 
 
 def step(plain: Tensor, turned: Tensor, fixed: Tensor, exact: Tensor, x: Tensor) -> None:
@@ -49,3 +53,27 @@ def test_a_step_that_rounds_nothing_stays_as_it_is() -> None:
     nodes = len(traced.graph.nodes)
     assert keep_rounded(traced, leaves) == []
     assert len(traced.graph.nodes) == nodes
+
+
+def test_what_is_not_rounded_from_its_weight_is_counted() -> None:
+    """Of 256 numbers one was left as it was; one that is not a number does not count, and the pair that is worse does."""
+    weight = torch.arange(1.0, 257).sqrt()
+    weight[1] = torch.nan
+    mine, stale = weight.bfloat16(), weight.bfloat16()
+    stale[0] = 2
+    assert misrounded([]) == misrounded([(mine, weight)]) == 0
+    assert misrounded([(stale, weight), (mine, weight)]) == 1 / 256
+    unused: Any = None
+    with pytest.raises(_Wrong):
+        _compare(unused, unused, [], [(mine, weight + 1)])
+
+
+def test_steps_begin_with_the_weights_of_clients_that_have_started_since() -> None:
+    unused: Any = None
+    mine, weight, seen = torch.zeros(2, dtype=torch.bfloat16), torch.tensor([1.0, 2.0]), list[list[float]]()
+    quick = _Quick()
+    quick.fast, quick.rounded = lambda: seen.append(mine.tolist()), [(mine, weight)]
+    quick(unused, unused, 1)
+    weight += 2
+    quick(unused, unused, 2)
+    assert seen == [[1, 2], [3, 4], [3, 4]]

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from fedmix import Exchange, Federation, Objective, Training, models
 from fedmix.engines import Vectorised, program
 from fedmix.engines.program import Program, State
-from fedmix.engines.rounded import keep_rounded
+from fedmix.engines.rounded import keep_rounded, misrounded
 from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models import initialised
 from tests.synthetic import SHAPES, federated
@@ -42,16 +42,17 @@ def errors(kind: str, objective: Objective, how: Precision) -> dict[str, float]:
     plain, quick = (pytree.tree_map_only(Tensor, lambda t: _like(t, t.device).copy_(t), state) for _ in range(2))
     with torch.no_grad():
         with arithmetic(how), torch.autocast("cpu", torch.bfloat16, enabled=low):
-            compiled = _compiled(made._step, state)
+            compiled, rounded = _compiled(made._step, quick)
             with patch.object(Tensor, "is_cuda", low):
                 made._step(plain)
-        compiled(*pytree.tree_leaves(quick))
+        compiled()
     names = [*state.params, *(f"velocity of {name}" for name in state.velocity), "losses", "at"]
     apart = {}
     for name, *tensors in zip(names, state.written, plain.written, quick.written, strict=True):
         before, a, b = (t.double() for t in tensors)
         apart[name] = float((b - a).norm() / (a - before).norm())
-    return apart
+    assert bool(rounded) == low
+    return apart | {"rounded weights": misrounded(rounded)}
 
 
 def _program(kind: str, objective: Objective) -> Program:
@@ -84,14 +85,16 @@ def _like(t: Tensor, device: torch.device) -> Tensor:
     return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
 
 
-def _compiled(step: Callable[[State], None], state: State) -> Callable[..., Any]:
+def _compiled(step: Callable[[State], None], state: State) -> tuple[Callable[[], Any], list[tuple[Tensor, Tensor]]]:
+    """The step of that state, and its rounded weights with what they are rounded from."""
     leaves, shape = pytree.tree_flatten(state)
     with patch.object(Tensor, "is_cuda", True):
         traced = program._Quick._trace(step, leaves, shape)
-    rounded = [mine for mine, _ in keep_rounded(traced, leaves)]
+    rounded = keep_rounded(traced, leaves)
     program._for_gpu(traced)
-    compiled = program._compile(traced, [*leaves, *rounded])
-    return lambda *leaves: compiled(*leaves, *rounded)
+    leaves += [mine for mine, _ in rounded]
+    compiled = program._compile(traced, leaves)
+    return lambda: compiled(*leaves), rounded
 
 
 def _on_gpu(lowering: Any) -> Any:

@@ -42,6 +42,11 @@ def keep_rounded(traced: GraphModule, leaves: list[Tensor]) -> list[tuple[Tensor
     return [(t.bfloat16(), t) for t in of]
 
 
+def misrounded(pairs: list[tuple[Tensor, Tensor]]) -> float:
+    """The largest share of a rounded weight that is not its finite weight, rounded: nearly none, were one computed twice."""
+    return max((int(((mine != w.bfloat16()) & w.isfinite()).count_nonzero()) / w.numel() for mine, w in pairs), default=0.0)
+
+
 def _rounded_by(node: Node) -> Any:
     """The argument of the step that this rounds to bf16, as it is or transposed."""
     if node.target != aten._to_copy.default or node.kwargs != {"dtype": torch.bfloat16}:

@@ -116,7 +116,10 @@ def test_tf32(interpreted: Interpreter, case: Case) -> None:
     close(of_b.sum(1), to_b)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+TILES_INSIDE_TAPS = Case(K=1, B=1, H=3, W=3, C=256, O=64, taps=3, pad=1, shifted=1)
+
+
+@pytest.mark.parametrize("case", [*CASES.values(), TILES_INSIDE_TAPS], ids=[*CASES, "tiles-inside-taps"])
 def test_bf16(interpreted: Interpreter, case: Case) -> None:
     """Factors of 8 bits have exact products. Outputs and gradients of images are rounded to 8 bits again, other sums are not."""
     x, w, b, g = drawn(case)

@@ -13,7 +13,7 @@ from fedmix.data.federated import FederatedData
 from fedmix.errors import BadInput
 from fedmix.losses import Loss, cross_entropy
 from fedmix.models.along import Along
-from fedmix.models.layers import Conv2d, KeyedDropout, Linear, MaxPool2d
+from fedmix.models.layers import Conv2d, GroupNorm, KeyedDropout, LayerNorm, Linear, MaxPool2d
 from fedmix.types import Params
 
 _REFUSED: tuple[tuple[type, str], ...] = (
@@ -125,7 +125,7 @@ def _prepared(module: nn.Module) -> nn.Module:
             if isinstance(child, nn.modules.dropout._DropoutNd):
                 setattr(parent, name, KeyedDropout(child.p, site, whole_channels=not isinstance(child, nn.Dropout)))
                 site += 1
-            for ours in (Conv2d, Linear, MaxPool2d):
+            for ours in (Conv2d, GroupNorm, LayerNorm, Linear, MaxPool2d):
                 if child is not None and ours.can_replace(child):
                     child.__class__ = ours  # the same parameters, another forward
     return module

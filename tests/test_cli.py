@@ -34,7 +34,7 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
 
 def test_letters_that_a_pipe_does_not_have() -> None:
-    command = [sys.executable, "-c", "from fedmix.cli import main; main()", "privacy", "--clip", "4", "--epsilon", "1"]
+    command = [sys.executable, "-m", "fedmix", "privacy", "--clip", "4", "--epsilon", "1"]
     done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
     assert b"? = 1" in done.stdout

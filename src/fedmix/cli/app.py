@@ -167,7 +167,7 @@ def reproduce(
 def audit(
     what: What = "digits",
     sizes: Annotated[str, typer.Option("--m", help="Numbers of samples in a mean, split by commas.")] = "1,2,5,10,50,all",
-    sigma: Annotated[str | None, typer.Option(help="Deviations of the noise, split by commas; 0 if none is given.")] = None,
+    sigma: Annotated[str | None, typer.Option(help="Deviations of the noise, split by commas; else the file's, or 0.")] = None,
     epsilon: Annotated[str | None, typer.Option(help="Also the noise that each of these needs; with --clip.")] = None,
     clip: Annotated[float | None, typer.Option(help="The bound on a sample's norm, input and label together.")] = None,
     average: Annotated[int, typer.Option(help="How many means the server averages, where it does.")] = 4,
@@ -248,7 +248,8 @@ def privacy(
         raise BadInput("--epsilon asks for the noise; leave --sigma and --label-sigma out")
     if label_clip is not None and epsilon is not None:
         label_sigma = 1.0  # to be replaced by what is needed
-    given = {"m": m and asked.group_setting(m), "clip": clip, "noise": sigma, "label_clip": label_clip, "label_noise": label_sigma}
+    given = {"m": m and asked.group_setting(m), "clip": clip, "noise": sigma}
+    given |= {"label_clip": label_clip, "label_noise": label_sigma}
     how = asked.exchange(what, {name: value for name, value in given.items() if value is not None})
     asked.privacy(what, how, epsilon=epsilon, delta=delta, releases=releases, samples=n, root=data, png=png, as_json=as_json)
 

@@ -4,7 +4,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def group_setting(text: str) -> Any:
         raise BadInput(f"--m {text!r} is not a number of samples, a fraction of a client's samples, or 'all'") from None
 
 
-def exchange(what: str, given: Mapping[str, Any]) -> Exchange:
+def exchange(what: str, given: dict[str, Any]) -> Exchange:
     """What the options say, over what an experiment file says."""
     asked = _experiment(what)
     written = asked.exchange if what.endswith(".toml") else None
@@ -126,8 +126,8 @@ def _tell(
     if asked:
         out.print(f"needed: exchange.noise={sigma}" + (f", exchange.label_noise={label_sigma}" if how.label_clip else ""))
     out.print(
-        f"means of at least {group} sample{'s' if group > 1 else ''}, {bounds}, σ = {sigma} on inputs and {label_sigma} on labels, "
-        f"δ = {delta:g}, {times}:",
+        f"means of at least {group} sample{'s' if group > 1 else ''}, {bounds}, σ = {sigma} on inputs and {label_sigma} "
+        f"on labels, δ = {delta:g}, {times}:",
         highlight=False,
     )
     if moved:
@@ -164,9 +164,8 @@ def _show(data: FederatedData, how: Exchange) -> None:
         grey = grey[: max(1, fit)]
         level = (np.clip(grey[:, ::step, ::step], 0, 1) * (len(SHADES) - 1)).round().astype(int)
         for row in range(level.shape[1]):
-            out.print(
-                "  " + (" " * GAP).join("".join(2 * SHADES[v] for v in one[row]) for one in level), highlight=False, soft_wrap=True
-            )
+            line = (" " * GAP).join("".join(2 * SHADES[v] for v in one[row]) for one in level)
+            out.print(f"  {line}", highlight=False, soft_wrap=True)
 
 
 def _picture(data: FederatedData, how: Exchange) -> bytes:

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, Objective, Supervised, Training
-from fedmix.data import FederatedData, from_arrays
-from fedmix.data.transforms import Plain
+from fedmix.data import FederatedData, Ragged, from_arrays
+from fedmix.data.transforms import Images, OneHot, Plain
 from fedmix.exchange import MeanExchange, Means, calibrated, guarantee, release, sensitivity
+from fedmix.exchange.accounting import nonnegative
 from fedmix.exchange.pool import to_shares
 from fedmix.objectives import GlobalMix
 from tests.synthetic import one_after_another
@@ -264,10 +265,19 @@ def test_bad_epsilon(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"clip": 0.0}, {"clip": math.inf}, {"label_clip": 1.0}, {"clip": 1.0, "label_noise": 1.0}, {"label_noise": -1.0}]
+    "wrong",
+    [
+        {"clip": 0.0},
+        {"clip": math.inf},
+        {"label_clip": 1.0},
+        {"clip": 1.0, "label_noise": 1.0},
+        {"label_noise": -1.0},
+        {"noise": 1e31},
+        {"noise": math.nan},
+    ],
 )
 def test_bad_settings(wrong: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match=r"exchange\.(clip|label)"):
+    with pytest.raises(BadInput, match=r"exchange\.(clip|label|noise)"):
         Exchange(**wrong)
 
 
@@ -319,6 +329,18 @@ def test_why_a_run_guarantees_nothing() -> None:
     assert "weights that were trained on the samples" in str(federation(Hidden(FedMix(lam=0.1), 2)).guarantee())
     assert "there twice" in str(federation(data=made().with_clients({0: [0, 0, 1]})).guarantee())
     assert "there twice" in str(federation(data=made().with_clients({0: [0, 1], 1: [1, 2]})).guarantee())
+
+
+def test_only_pixels_and_characters_are_known_not_to_be_negative() -> None:
+    """Two opposite samples at the bound lie 2·C apart, whatever the transform is called."""
+    x, y, images = np.zeros((4, 2, 2, 1), np.uint8), np.arange(4) % 2, Images((0.5,), (0.5,))
+    pixels = FederatedData(x, y, Ragged.of([[0, 1], [2, 3]]), x, y, 2, images)
+    assert nonnegative(pixels)
+    for values in (x.astype(np.int8), x.astype(np.float32)):
+        assert not nonnegative(replace(pixels, x=values))
+    assert not nonnegative(made())
+    text = x[..., 0, 0]
+    assert nonnegative(replace(pixels, x=text, test_x=text, transform=OneHot(3)))
 
 
 def test_a_sample_that_goes_from_client_to_client() -> None:

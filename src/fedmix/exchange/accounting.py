@@ -121,7 +121,8 @@ def calibrated(
 
 def nonnegative(data: FederatedData) -> bool:
     """Whether what is averaged is never negative: pixels or one-hot characters, with one-hot labels."""
-    return data.classes is not None and type(data.transform) in (Images, OneHot)
+    pixels = type(data.transform) is Images and data.x.dtype == np.uint8  # other arrays may hold anything
+    return data.classes is not None and (pixels or type(data.transform) is OneHot)
 
 
 def own_code(data: FederatedData) -> str:

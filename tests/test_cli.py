@@ -14,6 +14,7 @@ import pytest
 
 from fedmix import __version__
 from fedmix.cli.app import main
+from fedmix.presets import experiment
 
 SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
 
@@ -334,6 +335,7 @@ def test_privacy_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     found = json.loads(capsys.readouterr().out)
     assert found["noise"] == found["label_noise"] == pytest.approx(3.7306 * 8 / 50, rel=1e-4)
     assert found["epsilon"]["one sample replaced"] == pytest.approx(1.0)
+    assert found["sensitivity"] == pytest.approx([8 / 50])
     assert fedmix(monkeypatch, *given, "--sigma", 3.7306 * 8 / 50, "--m", 5) == 0
     back = json.loads(capsys.readouterr().out)
     assert back["epsilon"]["one sample replaced"] > 10
@@ -345,6 +347,32 @@ def test_privacy_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert (tmp_path / "means.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_noise_needed_is_rounded_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """3.73063 deviations of 8/50 are 0.596901, to be copied with four digits: 0.5969 would give an ε above 1."""
+    assert fedmix(monkeypatch, "privacy", "--n", 50, "--clip", 4, "--epsilon", 1) == 0
+    said = capsys.readouterr().out
+    assert "exchange.noise=0.597\n" in said
+    assert "at most Δ = 0.16\n" in said
+
+
+def test_privacy_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its exchange counts, and options count more; what sends no means of samples is refused."""
+    path, chosen = tmp_path / "mine.toml", experiment("digits", "fedmix").with_settings({"exchange.clip": 4.0, "exchange.m": 10})
+    path.write_text(chosen.with_settings({"exchange.noise": 2.0}).toml())
+    found = []
+    for more in ([], ["--sigma", 1]):
+        assert fedmix(monkeypatch, "privacy", path, "--json", *more) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert [(one["m"], one["clip"], one["noise"]) for one in found] == [(10, 4.0, 2.0), (10, 4.0, 1.0)]
+    for other, said in (
+        (chosen.with_settings({"exchange.source": "noise"}), "exchange.source='noise'"),
+        (experiment("digits", "hidden-fedmix"), "hidden states"),
+    ):
+        path.write_text(other.toml())
+        assert fedmix(monkeypatch, "privacy", path) == 2
+        assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -353,6 +381,7 @@ def test_privacy_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         (["--clip", 4, "--epsilon", -1], "epsilon=-1.0 must be positive"),
         (["--clip", 4, "--sigma", 1, "--delta", 0], "delta=0.0 must lie between 0 and 1"),
         (["--m", "many"], "--m 'many' is not a number"),
+        (["--n", 0], "--n 0: a client has at least 1 sample"),
     ],
 )
 def test_privacy_refuses(

@@ -71,6 +71,7 @@ class Rounds:
         self.tested: list[tuple[int, float]] = []  # rounds and accuracies
         self.traffic = Traffic()
         self.notes: Mapping[str, int] = {}
+        self._shared = False  # whether a sample has been there twice, in one round or with two clients in several
 
     def _train_round(self) -> tuple[float, Traffic]:
         """Train one round; the mean local loss and the bytes that it took."""
@@ -159,9 +160,8 @@ class Rounds:
             return "no means are exchanged, and weights carry no guarantee"
         if self.needs.layer:
             return "hidden states are made by weights that were trained on the samples themselves"
-        rows = self.data.clients.flat
-        if len(np.unique(rows)) < len(rows):
-            return "some samples are there twice, with one client or with two"
+        if self._shared:
+            return "some samples are there twice, with one client or with two, or went from one to another"
         return own_code(self.data)
 
     def state(self) -> dict[str, Tensor]:
@@ -248,6 +248,8 @@ class Federation(Rounds):
         super().__init__(model, objective, training, data, means, seed, device_named(device))
         check_device(precision, self.device)
         self.changes = changes
+        self._holder = np.full(len(data.x), -1)  # the last client that had each sample
+        self._note_holders()
         self.resident = Resident.on(self.device, data)
         build: Callable[[], Engine]
         if engine == "vectorised":
@@ -289,9 +291,18 @@ class Federation(Rounds):
         changed = self.changes(round_) if self.changes else {}
         if changed:
             self.data = self.data.with_clients(changed)
+            self._note_holders()
             self.resident = replace(self.resident, data=self.data)
             if self.exchange:
                 self.exchange.changed(changed)
+
+    def _note_holders(self) -> None:
+        """Take note of whose samples these are now; a sample's ε would add up over all who ever had it."""
+        rows, owner = self.data.clients.flat, np.repeat(np.arange(len(self.data.clients)), self.data.clients.sizes)
+        before, holder = self._holder[rows], self._holder.copy()
+        holder[rows] = owner
+        moved = ((before >= 0) & (before != owner)).any()
+        self._holder, self._shared = holder, self._shared or bool(moved) or int(np.bincount(rows).max()) > 1
 
     def _exchange_means(self, chosen: np.ndarray[Any, Any]) -> tuple[Received | None, Traffic]:
         """Have the means exchanged that are due, and give the pool as the model will see it."""
@@ -327,7 +338,9 @@ class Federation(Rounds):
         super().restore(saved)
         for past in range(self.round if self.changes else 0):
             changed = self.changes(past) if self.changes else {}
-            self.data = self.data.with_clients(changed) if changed else self.data
+            if changed:
+                self.data = self.data.with_clients(changed)
+                self._note_holders()
         self.resident = replace(self.resident, data=self.data)
 
 

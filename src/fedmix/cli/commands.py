@@ -14,7 +14,7 @@ from typing import Any
 
 from fedmix.cli.progress import Progress, console, paper
 from fedmix.errors import BadInput, FedmixError
-from fedmix.experiment import DATA, Experiment
+from fedmix.experiment import DATA, Experiment, algorithm_of, changed, read_values, table, takes
 from fedmix.files import check_picture, parse_toml
 from fedmix.presets import PRESETS, experiment, sections
 from fedmix.runs import Interrupted, Listener, Run
@@ -41,20 +41,23 @@ def experiments(
         raise BadInput(f"--set {twice[0]} is given twice; for a sweep, split its values by commas")
     if "seed" in keys and seeds > 1:
         raise BadInput("--set seed and --seeds contradict each other; use --seed and --seeds")
-    fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
+    fixed = {"seed": seed, "rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
     chosen = {k: v for k, v in fixed.items() if v is not None}
+    where = what if what.endswith(".toml") else f"preset {what}"
+    origin = dict.fromkeys(chosen, "command line") | dict.fromkeys(keys, "--set")
     grid = [parsed(s) for s in settings]
-    bases = [_base(what, algorithm, seed) for algorithm in algorithms]
+    bases = [changed(_base(what, algorithm), chosen) for algorithm in algorithms]
     if "objective.name" in keys:  # another objective takes other settings
         first = {path: value for (path, value), *_ in grid if path.startswith("objective.")}
-        bases = [base.with_settings(first) for base in bases]
-    for (path, value), *_ in grid:
-        if not any(base.takes(path) for base in bases):
-            bases[-1].with_settings({path: value})  # which says what is wrong with it
+        bases = [changed(base, first) for base in bases]
+    unknown = [path for (path, _), *_ in grid if not any(takes(base, path) for base in bases)]
     found: dict[str, Experiment] = {}
-    for base in bases:
-        points = [dict(point) for point in itertools.product(*(values for values in grid if base.takes(values[0][0])))]
-        swept = [[base.with_settings({"seed": s} | chosen | p) for s in range(base.seed, base.seed + seeds)] for p in points]
+    for base in bases[-1:] if unknown else bases:  # of which validation says what is wrong with them
+        taken = (values for values in grid if values[0][0] in unknown or takes(base, values[0][0]))
+        points = [dict(point) for point in itertools.product(*taken)]
+        start = base.get("seed", 0)
+        numbers = [{"seed": start + i} for i in range(seeds)] if type(start) is int else [{}]
+        swept = [[Experiment.of(changed(base, number | p), where, origin) for number in numbers] for p in points]
         _refuse_twice([few[0].id for few in swept], points)
         found |= {one.id: one for few in swept for one in few}
     return list(found.values())
@@ -82,22 +85,20 @@ def _refuse_twice(ids: Sequence[str], points: Sequence[dict[str, Any]]) -> None:
         first[name] = point
 
 
-def _base(what: str, algorithm: str | None, seed: int | None) -> Experiment:
+def _base(what: str, algorithm: str | None) -> dict[str, Any]:
+    """The values of a preset, or of a file, which --set may yet make valid."""
     if not what.endswith(".toml"):
-        return experiment(what, algorithm or "fedmix", seed=seed or 0)
-    read = Experiment.load(Path(what))
-    values = read.values() | ({} if seed is None else {"seed": seed})
-    if algorithm is not None and algorithm != read.algorithm:
-        name = values["data"]["name"]
-        if name not in PRESETS:
-            raise BadInput(
-                f"another algorithm needs a preset's λ and μ, and {name} has none; set [objective] in {what}, and use run"
-            )
-        new = sections(algorithm, PRESETS[name])
-        if "exchange" in new:  # what the file says of the exchange holds for every algorithm that has one
-            new["exchange"] = values.get("exchange", {}) | {"source": "pool"} | new["exchange"]
-        values = {k: v for k, v in values.items() if k != "exchange"} | new
-    return Experiment.of(values, what)
+        return experiment(what, algorithm or "fedmix").values()
+    values = read_values(Path(what))
+    if algorithm is None or algorithm == algorithm_of(values):
+        return values
+    name = str(table(values, "data").get("name"))
+    if name not in PRESETS:
+        raise BadInput(f"another algorithm needs a preset's λ and μ, and {name} has none; set [objective] in {what}, and use run")
+    new = sections(algorithm, PRESETS[name])
+    if "exchange" in new:  # what the file says of the exchange holds for every algorithm that has one
+        new["exchange"] = table(values, "exchange") | {"source": "pool"} | new["exchange"]
+    return {k: v for k, v in values.items() if k != "exchange"} | new
 
 
 def parsed(setting: str) -> list[tuple[str, Any]]:
@@ -163,9 +164,9 @@ def resume(
 ) -> None:
     """Go on with runs in their folders."""
     given = {"rounds": rounds, "engine.processes": processes}
-    changed = {path: value for path, value in given.items() if value is not None}
+    settings = {path: value for path, value in given.items() if value is not None}
     runs = [Run.open(folder) for folder in {os.path.realpath(folder): folder for folder in folders}.values()]
-    runs = [Run(run.experiment.with_settings(changed), run.folder) for run in runs]
+    runs = [Run(run.experiment.with_settings(settings), run.folder) for run in runs]
     _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 

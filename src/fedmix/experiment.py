@@ -307,13 +307,9 @@ def _type(annotation: Any) -> str:
         return " | ".join(_type(part) for part in parts)
     if origin is Literal:
         return " | ".join(repr(part) for part in parts)
-    return (
-        "None"
-        if annotation is NoneType
-        else annotation.__name__
-        if inspect.isclass(annotation) and not parts
-        else str(annotation)
-    )
+    if annotation is NoneType:
+        return "None"
+    return annotation.__name__ if inspect.isclass(annotation) and not parts else str(annotation)
 
 
 def _source(path: str, where: str, origin: Mapping[str, str]) -> str:
@@ -363,11 +359,11 @@ def _shown(value: Any) -> str:
 
 
 def _nearest(shown: list[str], values: Mapping[str, Any]) -> str:
-    section, key = shown[:-1], shown[-1]
-    name = str(values.get(section[0], {}).get("name", "")) if section else ""
-    known = [path.split(".")[-1] for path, _, _, of in settings() if path.split(".")[:-1] == section and of in ("", name)]
-    if not section:
-        known += ["data", "model", "objective", "training", "exchange", "engine"]
+    *section, key = shown
+    known = list(Experiment.model_fields)
+    if section:
+        name = str(table(values, section[0]).get("name", ""))
+        known = [path.split(".")[-1] for path, _, _, of in settings() if path.split(".")[:-1] == section and of in ("", name)]
     return _close(key, known) or f"; known are {', '.join(known)}"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedmix.cli.progress import Progress, console, paper
+from fedmix.cli.progress import Progress, console, paper, tell_written
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import DATA, Experiment, algorithm_of, changed, read_values, table, takes
 from fedmix.files import check_picture, parse_toml
@@ -136,38 +136,17 @@ def _ctrl_c() -> Iterator[Any]:
         signal.signal(signal.SIGINT, before)
 
 
-def run_all(
-    todo: Sequence[Experiment],
-    out: Path,
-    root: Path | None,
-    *,
-    quiet: bool,
-    as_json: bool,
-    tensorboard: bool,
-    jobs: int = 1,
-) -> list[Path]:
-    """Run each experiment in its own folder; a failure is told at the end and loses none of the others."""
-    runs = [Run(e, out / e.id) for e in todo]
-    return _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+def runs_in(out: Path, experiments: Sequence[Experiment]) -> list[Run]:
+    """A run of each experiment, in a folder of its own."""
+    return [Run(e, out / e.id) for e in experiments]
 
 
-def resume(
-    folders: Sequence[Path],
-    rounds: int | None,
-    processes: int | None,
-    root: Path | None,
-    *,
-    quiet: bool,
-    as_json: bool,
-    tensorboard: bool,
-    jobs: int = 1,
-) -> None:
-    """Go on with runs in their folders."""
+def reopened(folders: Sequence[Path], rounds: int | None, processes: int | None) -> list[Run]:
+    """The runs in some folders, each once, perhaps with more rounds or other processes."""
     given = {"rounds": rounds, "engine.processes": processes}
     settings = {path: value for path, value in given.items() if value is not None}
     runs = [Run.open(folder) for folder in {os.path.realpath(folder): folder for folder in folders}.values()]
-    runs = [Run(run.experiment.with_settings(settings), run.folder) for run in runs]
-    _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+    return [Run(run.experiment.with_settings(settings), run.folder) for run in runs]
 
 
 def run_each(
@@ -216,7 +195,10 @@ def _missing(run: Run) -> bool:
         return False
 
 
-def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool, jobs: int) -> list[Path]:
+def run_all(
+    runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool, jobs: int = 1
+) -> list[Path]:
+    """Run each and show what came of it; a failure is told at the end and loses none of the others."""
     ended = {run.folder: o for run, o in run_each(runs, root, quiet=quiet or as_json, tensorboard=tensorboard, jobs=jobs)}
     failures, summaries = [], {}
     for run in runs:
@@ -227,6 +209,13 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
             raise outcome
         else:
             failures.append((run, outcome))
+    show_results(summaries, quiet=quiet, as_json=as_json)
+    tell_failures(failures, len(runs))
+    return [run.folder for run in runs]
+
+
+def show_results(summaries: Mapping[str, Mapping[str, Any]], *, quiet: bool, as_json: bool) -> None:
+    """Finished runs, by folder, as JSON or as a table; on standard error, of which something is to be known."""
     if as_json:
         print(json.dumps(summaries, indent=1))
     elif summaries:
@@ -236,16 +225,9 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
         paper().print(tabulate(load_runs([Path(f) for f in summaries])).rich())
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), highlight=False, soft_wrap=True)
-        tell_warnings(summaries)
-    tell_failures(failures, len(runs))
-    return [run.folder for run in runs]
-
-
-def tell_warnings(summaries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say of which finished runs something is to be known, on standard error."""
-    for folder, summary in summaries.items():
-        if "warning" in summary:
-            console().print(f"{Path(folder).name}: {summary['warning']}", highlight=False, soft_wrap=True)
+        for folder, summary in summaries.items():
+            if "warning" in summary:
+                console().print(f"{Path(folder).name}: {summary['warning']}", highlight=False, soft_wrap=True)
 
 
 def tell_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
@@ -303,8 +285,7 @@ def write_reports(
         write(csv, report.table(runs).csv().encode())
     if html:
         report.write_html(runs, html)
-    for written in (*pictures, *([csv] if csv else []), *([html] if html else [])):
-        console().print(f"wrote {written}", highlight=False)
+    tell_written(*pictures, csv, html)
 
 
 ABOUT = {

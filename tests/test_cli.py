@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from fedmix import __version__
+from fedmix import BadInput, __version__
 from fedmix.cli.app import main
+from fedmix.cli.commands import experiments
 from fedmix.presets import experiment
 
 SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
@@ -213,6 +214,45 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert summary["score_name"] == "mse"
     assert fedmix(monkeypatch, "run", mine, "--seed", "5", "--seeds", "2", "--out", tmp_path / "other", "--json") == 0
     assert sorted(Path(f).name.split("-")[2] for f in json.loads(capsys.readouterr().out)) == ["s5", "s6"]
+
+
+UNFINISHED = (
+    'rounds = 0\nseed = 3\n[data]\nname = "digits"\n[model]\nname = "digits_cnn"\n[objective]\nlam = 0.3\nscale = "algorithm"\n'
+    "[training]\nclients_per_round = 3\n"
+)
+
+
+def test_a_file_is_validated_with_what_is_set(tmp_path: Path) -> None:
+    """The file lacks an objective's name and has no rounds; both are given, and one of its own values is swept."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text(UNFINISHED)
+    found = experiments(str(mine), [None], None, None, 2, ["rounds=2", "objective.name=fedmix", "training.clients_per_round=3,4"])
+    told = [(e.rounds, e.objective.lam, e.objective.scale, e.training.clients_per_round, e.seed) for e in found]
+    assert told == [(2, 0.3, "algorithm", k, seed) for k in (3, 4) for seed in (3, 4)]
+    both = experiments(str(mine), ["fedavg", "naivemix"], 2, None, 1, ["objective.lam=0.2", "exchange.m=5"])
+    assert [(e.algorithm, e.exchange and e.exchange.m) for e in both] == [("fedavg", None), ("naivemix", 5)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds", "said"),
+    [
+        (["objective.name=fedmix"], None, "mine.toml: rounds=0 should be greater than or equal to 1"),
+        (["objective.name=fedmix"], -1, "command line: rounds=-1 should be greater than or equal to 1"),
+        (["objective.name=fedmix", "data.clients=x"], None, "--set: data.clients='x' should be .*; mine.toml: rounds=0 should"),
+        (["objective.name=fedmix", "training.lr=0.0"], 1, "--set: training.lr=0.0 must be positive"),
+        (["objective.name=fedmix", "objective.lam=2.0"], 1, "mine.toml with --set and command line: .*lam=2.0 is outside"),
+        (["training.epochs=2"], 1, "mine.toml with --set and command line: objective.name is missing"),
+        (["objective.name=fedmx"], 1, "--set: objective.name='fedmx' is unknown; did you mean fedmix?"),
+        (["rounds.x=1", "objective.name=fedmix"], None, "rounds.x: rounds is a value, not a section"),
+    ],
+)
+def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
+    settings: list[str], rounds: int | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(UNFINISHED)
+    with pytest.raises(BadInput, match=f"^{said}"):
+        experiments("mine.toml", [None], rounds, None, 1, settings)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from fedmix.batches import Received, Resident
 from fedmix.collapse import guessing_level, stop_if_collapsed
 from fedmix.data.federated import FederatedData
 from fedmix.engines import Engine, Processes, Sequential, Vectorised, Work
-from fedmix.errors import BadInput
+from fedmix.errors import BadInput, described
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
 from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code
@@ -361,10 +361,6 @@ def device_named(name: str | torch.device) -> torch.device:
         raise BadInput(f"device {str(name)!r} cannot be used ({reason}); choose 'cpu', or 'cuda' where there is a GPU") from error
 
 
-def _named(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
-
-
 def _check(data: FederatedData, objective: Objective, training: Training, exchange: Exchange | None) -> None:
     """Refuse combinations that cannot work, before anything runs."""
     for what, value, kind, how in (
@@ -373,7 +369,7 @@ def _check(data: FederatedData, objective: Objective, training: Training, exchan
         ("training", training, Training, "give a Training, such as Training(clients_per_round=5)"),
     ):
         if not isinstance(value, kind):
-            raise BadInput(f"`{what}` is {_named(value)}; {how}")
+            raise BadInput(f"`{what}` is {described(value)}; {how}")
     needs = objective.needs
     if training.clients_per_round > len(data.clients):
         raise BadInput(

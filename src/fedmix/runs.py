@@ -78,11 +78,10 @@ class Run:
         path = self.folder / "summary.json"
         if not path.is_file():
             return None
+        content = self._content(path.name)
         try:
-            said = parse_json(self._content("summary.json"))
-        except ValueError as error:
-            if isinstance(error, BadInput):
-                raise
+            said = parse_json(content)
+        except ValueError:
             said = None
         if not isinstance(said, dict):
             raise BadInput(f"{path} is damaged; delete it and go on with: fedmix resume {self.folder}")

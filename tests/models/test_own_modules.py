@@ -126,7 +126,9 @@ REFUSED: list[tuple[str, nn.Module]] = [
     (r"returns a tuple", Pair()),
     (r"layer '0' \(LazyLinear\) has no weights yet; call the module once", nn.Sequential(nn.LazyLinear(3))),
     (r"has no parameters that can be trained", nn.Linear(4, 3).requires_grad_(False)),
-    (r"the model is of type type; give an nn.Module", nn.Linear),  # type: ignore[list-item]
+    (r"the model is the class Pair; give an instance of an nn.Module: Net\(\) instead of Net", Pair),  # type: ignore[list-item]
+    (r"the model is the function arrays; give an instance", arrays),  # type: ignore[list-item]
+    (r"the model is of type dict; give an instance", {}),  # type: ignore[list-item]
 ]
 
 

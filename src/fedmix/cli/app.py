@@ -88,7 +88,8 @@ def run(
     from fedmix.cli import commands
 
     experiments = commands.experiments(what, [algorithm], rounds, seed, seeds, settings or [], engine, device, processes)
-    commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+    runs = commands.runs_in(out, experiments)
+    commands.run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 
 @app.command(epilog="Example:  fedmix compare digits --algorithms fedavg,naivemix,fedmix --seeds 3 --png curves.png")
@@ -119,7 +120,8 @@ def compare(
     commands.check_outputs(csv, html, pictures=(png, svg))
     chosen = [a.strip() for a in algorithms.split(",") if a.strip()]
     experiments = commands.experiments(what, chosen, rounds, seed, seeds, settings or [], engine, device, processes)
-    folders = commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+    runs = commands.runs_in(out, experiments)
+    folders = commands.run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
     commands.write_reports(folders, pictures=[p for p in (png, svg) if p], csv=csv, html=html)
 
 
@@ -203,7 +205,8 @@ def resume(
     """Go on with runs that were stopped or killed, or add rounds to finished ones."""
     from fedmix.cli import commands
 
-    commands.resume(folders, rounds, processes, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+    runs = commands.reopened(folders, rounds, processes)
+    commands.run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 
 @app.command(epilog="Example:  fedmix report runs -o report.html")

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from fedmix.cli.commands import only_experiment
-from fedmix.cli.progress import console
+from fedmix.cli.progress import console, tell_written
 from fedmix.data import FederatedData
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput
@@ -91,7 +91,7 @@ def privacy(
             _show(data, how)
     if png and data is not None:
         write(png, _picture(data, how))
-        console().print(f"wrote {png}", highlight=False)
+        tell_written(png)
 
 
 def _data(what: str, root: Path | None) -> FederatedData:

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -27,6 +28,12 @@ def paper() -> Console:
     out = console(sys.stdout)
     out.width = max(out.width, 80)
     return out
+
+
+def tell_written(*paths: Path | None) -> None:
+    """Name the files that were written."""
+    for path in filter(None, paths):
+        console().print(f"wrote {path}", highlight=False)
 
 
 def bars(*, quiet: bool) -> Bar | None:

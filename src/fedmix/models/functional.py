@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedmix.data.federated import FederatedData
-from fedmix.errors import BadInput
+from fedmix.errors import BadInput, described
 from fedmix.losses import Loss, cross_entropy
 from fedmix.models.along import Along
 from fedmix.models.layers import Conv2d, GroupNorm, KeyedDropout, LayerNorm, Linear, MaxPool2d
@@ -43,7 +43,7 @@ class Model:
 
     def __init__(self, module: nn.Module, loss: Loss = cross_entropy) -> None:
         if not isinstance(module, nn.Module):
-            raise BadInput(f"the model is of type {type(module).__name__}; give an nn.Module, such as Net() and not Net")
+            raise BadInput(f"the model is {described(module)}; give an instance of an nn.Module: Net() instead of Net")
         for name, part in module.named_modules():
             for kind, reason in _REFUSED:
                 if isinstance(part, kind):

@@ -203,12 +203,14 @@ def draw(said: dict[str, Any], path: Path) -> None:
 
     for panel, m in zip(panels, GROUPS, strict=True):
         drawn = [("fedmix", average, marker, f"FedMix, m = {average}") for average, marker in zip(AVERAGES, "os^", strict=True)]
-        for algorithm, average, marker, label in [*drawn, ("naivemix", 1, "v", "NaiveMix, m = 1")]:
+        for height, (algorithm, average, marker, label) in enumerate([*drawn, ("naivemix", 1, "v", "NaiveMix, m = 1")]):
             known = [e for e in EPSILONS if (algorithm, "calibrated", str(m), average, e) in by]
             if any(key[:2] == (algorithm, "calibrated") and key[3] == average for key in by):  # in any panel, for one legend
-                panel.plot(
-                    known, [mean((algorithm, "calibrated", str(m), average, e)) for e in known], marker=marker, label=label
-                )
+                gains = [mean((algorithm, "calibrated", str(m), average, e)) for e in known]
+                [line] = panel.plot(known, gains, marker=marker, label=label)
+                lost = [e for e, gain in zip(known, gains, strict=True) if np.isnan(gain)]
+                at = [0.04 + 0.06 * height] * len(lost)
+                panel.plot(lost, at, "x", color=line.get_color(), transform=panel.get_xaxis_transform())
         for key, label, style in (
             (("fedmix", "as in the paper", str(m), 1, 0.0), "FedMix, no noise", "-"),
             (("fedmix", "random means", "", 0, 0.0), "random means", ":"),

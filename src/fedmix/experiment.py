@@ -132,7 +132,10 @@ class Experiment(_Section):
     @staticmethod
     def load(path: Path) -> "Experiment":
         """Read a TOML file."""
-        return Experiment.of(read_toml(path, LARGEST, "give a preset's name or a TOML file of a few lines"), str(path))
+        values = read_toml(path, LARGEST, "give a preset's name or a TOML file of a few lines")
+        if "recorded" in values:
+            raise BadInput(f"{path} tells of a script's own federation, which that script alone can make; run the script again")
+        return Experiment.of(values, str(path))
 
     def values(self) -> dict[str, Any]:
         """Nested plain values, without those that are None."""
@@ -140,7 +143,7 @@ class Experiment(_Section):
 
     def toml(self) -> str:
         """The whole spec, defaults included, as TOML that `load` reads back."""
-        return _toml(self.values())
+        return toml(self.values())
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Experiment":
         """The experiment with some settings changed, given by dotted path."""
@@ -170,25 +173,20 @@ class Experiment(_Section):
     @property
     def algorithm(self) -> str:
         """The algorithm's name, as the command line knows it."""
-        exchange, spec = self.exchange, self.objective.model_dump()
-        base = str(spec["name"])
-        if exchange is not None and base == "naivemix" and exchange.source != "pool":
-            base = {"own": "localmeans", "noise": "randommix"}[exchange.source]
-        if base == "fedmix" and spec["expand"] == "logits":
-            base = "fedmix-logits"
-        if spec["layer"]:
-            base = f"hidden-{base}"
-        if not spec["mu"]:
-            return base
-        return "fedprox" if base == "fedavg" else f"{base}+prox"
+        return algorithm(self.values())
 
     @property
     def id(self) -> str:
         """The run's name: what it is, and a hash of every setting but on how many processes it runs."""
         values = self.values()
         del values["engine"]["processes"]
-        digest = hashlib.sha256(_toml(values).encode()).hexdigest()[:10]
+        digest = hashlib.sha256(toml(values).encode()).hexdigest()[:10]
         return f"{self.data.name}-{self.algorithm}-s{self.seed}-{digest}"
+
+    @property
+    def identity(self) -> str:
+        """All settings but the number of rounds, which may grow."""
+        return self.with_settings({"rounds": 1}).id
 
     def build_objective(self) -> Objective:
         """The objective with its proximal term and its layer."""
@@ -235,7 +233,23 @@ class Experiment(_Section):
         )
 
 
-def _toml(values: Mapping[str, Any]) -> str:
+def algorithm(values: Mapping[str, Any]) -> str:
+    """The name of what the [objective] and [exchange] in these values do together."""
+    objective, source = values["objective"], values.get("exchange", {}).get("source", "pool")
+    base = str(objective["name"])
+    if base == "naivemix" and source != "pool":
+        base = {"own": "localmeans", "noise": "randommix"}[source]
+    if base == "fedmix" and objective["expand"] == "logits":
+        base = "fedmix-logits"
+    if objective.get("layer"):
+        base = f"hidden-{base}"
+    if not objective.get("mu"):
+        return base
+    return "fedprox" if base == "fedavg" else f"{base}+prox"
+
+
+def toml(values: Mapping[str, Any]) -> str:
+    """Nested values as TOML, with those that are in no section first."""
     import tomli_w
 
     flat = {k: v for k, v in values.items() if not isinstance(v, dict)}

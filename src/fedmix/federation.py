@@ -247,6 +247,10 @@ class Federation(Rounds):
             model.tail(phase.layer)
         super().__init__(model, objective, training, data, means, seed, device_named(device))
         self.changes = changes
+        self.runs_on = {
+            "name": engine, "device": str(device), "chunk": chunk, "compile": compile, "precision": precision,
+            "processes": processes,
+        }  # fmt: skip
         self.resident = Resident.on(self.device, data)
         build: Callable[[], Engine]
         if engine == "vectorised":

@@ -1,6 +1,6 @@
-"""A federation of your own, made by a script, in a run folder: shown as it trains, stopped and gone on with, reported.
+"""A federation that a script made, of its own data, model or objective, in a run folder.
 
-What fedmix cannot make again is described in experiment.toml, and [recorded] has hashes of it, so that no other takes its place.
+Its experiment.toml only describes what fedmix cannot make by itself. The hashes in [recorded] keep others from taking its place.
 """
 
 import hashlib
@@ -39,11 +39,11 @@ def record(
     target: float | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train until round `rounds` is done, in a run folder, from where that was left; the summary.
+    """Train until round `rounds` is done and keep the run in a folder, going on from what is there; the summary.
 
-    Ctrl-C ends it after the round that is running, with a checkpoint. The same script goes on from there, once more when it asks
-    for more rounds; it has to make the same federation. Afterwards `federation` is as if it had been trained in one go. `target`
-    is the score to which rounds are counted.
+    Ctrl-C ends it after its round, with a checkpoint. A script that makes the same federation again goes on from there, also to
+    more rounds than before. Afterwards `federation` is as if it had been trained in one go. `target` is the score to which rounds
+    are counted.
     """
     for name, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
         if value < 1 or value % 1:
@@ -52,6 +52,7 @@ def record(
         raise BadInput(f"target={target!r} is no number; give the score to reach, or leave it out")
     if federation.round:
         raise BadInput(f"this federation has done {federation.round} rounds; record a new one, which goes on from {folder}")
+    target = None if target is None else float(target)
     spec = Recorded(int(rounds), int(evaluate_every), target, federation.training, described(federation))
     title = f"{federation.data.name} {spec.algorithm} seed {federation.seed}"
     with ctrl_c() as stopped, Progress(title, spec, "1/1", quiet=quiet) as progress:
@@ -73,11 +74,11 @@ class Recorded:
     evaluate_every: int
     target: float | None
     training: Training
-    sections: dict[str, dict[str, Any]]
+    settings: dict[str, Any]
 
     @property
     def algorithm(self) -> str:
-        return algorithm(self.sections)
+        return algorithm(self.settings)
 
     @property
     def identity(self) -> str:
@@ -85,7 +86,7 @@ class Recorded:
 
     def values(self) -> dict[str, Any]:
         run = {"rounds": self.rounds, "evaluate_every": self.evaluate_every, "target": self.target}
-        return _plain(run | self.sections)
+        return _plain(run | self.settings)
 
 
 class Recording(RunFolder):
@@ -118,8 +119,8 @@ def described(federation: Federation) -> dict[str, Any]:
     return {
         "seed": federation.seed,
         "data": {
-            "name": data.name, "clients": len(data.clients), "samples": len(data.clients.flat), "classes": data.classes,
-            "shape": str(data.input_shape), "tests": len(data.test_x), "transform": _text(data.transform),
+            "name": data.name, "clients": len(data.clients), "samples": len(data.clients.flat), "test_samples": len(data.test_x),
+            "shape": str(data.input_shape), "classes": data.classes, "transform": _text(data.transform),
             "changes": federation.changes is not None,
         },
         "model": {
@@ -139,20 +140,21 @@ def described(federation: Federation) -> dict[str, Any]:
 
 def _objective(objective: Objective) -> dict[str, Any]:
     """An objective as an experiment has it: its name, parameters, μ and layer. Others are called by their class."""
-    if isinstance(objective, Sum):
+    if type(objective) is Sum:
         first, second = _objective(objective.first), _objective(objective.second)
-        if isinstance(objective.second, Proximal) and not first.get("mu"):
+        if type(objective.second) is Proximal and not first.get("mu"):
             return first | {"mu": objective.second.mu}
         return {"name": f"{first['name']}+{second['name']}", "first": first, "second": second}
-    if isinstance(objective, Hidden):
+    if type(objective) is Hidden:
         return _objective(objective.objective) | {"layer": objective.layer}
     inner = {name: _objective(value) for name, value in vars(objective).items() if isinstance(value, Objective)}
-    return {"mu": 0.0, "layer": 0} | vars(objective) | inner | {"name": NAMES.get(type(objective), type(objective).__name__)}
+    named = {"name": NAMES.get(type(objective), type(objective).__name__)}
+    return named | {"mu": 0.0, "layer": 0} | vars(objective) | inner | named
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """What of these values a TOML file can hold."""
-    numbers = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    numbers = {str(name): value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
     simple = {name: value for name, value in numbers.items() if isinstance(value, bool | int | float | str)}
     return simple | {name: _plain(value) for name, value in numbers.items() if isinstance(value, dict)}
 

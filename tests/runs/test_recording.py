@@ -70,12 +70,13 @@ def test_stopped_and_gone_on_with_it_ends_the_same(
         if line["round"] == 1:
             signal.raise_signal(signal.SIGINT)
 
+    handler = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patched:
         patched.setattr(Progress, "update", interrupt)
         with pytest.raises(KeyboardInterrupt, match="stopped after round 2; run the same again to go on"):
             record(federation(), tmp_path, rounds=4, target=0.5)
     assert not (tmp_path / "summary.json").exists()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     first = record(federation(), tmp_path, rounds=4, target=0.5)
     done = federation()
     assert record(done, tmp_path, rounds=4, target=0.5) == first
@@ -128,7 +129,7 @@ def test_what_cannot_be_recorded(tmp_path: Path, whole: tuple[Path, Federation, 
         ({"rounds": 2, "target": "high"}, "target='high' is no number"),
     ):
         with pytest.raises(BadInput, match=said):
-            record(federation(), folder, **wrong)  # type: ignore[arg-type]
+            record(federation(), folder, **wrong)
     with pytest.raises(BadInput, match="has done 6 rounds; record a new one, which goes on from"):
         record(trained, tmp_path, rounds=8)
     (tmp_path / "experiment.toml").write_text("rounds = 'many'")

@@ -172,14 +172,14 @@ class RunFolder:
         """The federation at the round it had reached, and the seconds spent so far."""
         for left in self.folder.glob(".*.partial"):
             left.unlink()  # by a process that was killed in mid-write
-        federation = self._build(root)
+        federation, spec = self._build(root), toml(self.experiment.values()).encode()
         privacy(federation)  # which may lack a package: better now than after the last round
         saved = self._saved()
         if saved is None:
             write_whole(self.folder / "environment.json", _json(environment(federation.device, command)))
             write_whole(self.folder / "clients.json", _clients(federation))
             write_whole(self.folder / "metrics.jsonl", b"")
-            write_whole(self.folder / "experiment.toml", toml(self.experiment.values()).encode())
+            write_whole(self.folder / "experiment.toml", spec)
             return federation, 0.0
         state, about = saved
         if about.get("experiment") != self.experiment.identity:
@@ -189,9 +189,7 @@ class RunFolder:
             raise self._damaged("checkpoint.safetensors", f"it is of round {federation.round}")
         self._cut_metrics(federation.round)
         federation.tested = self._tested()
-        write_whole(
-            self.folder / "experiment.toml", toml(self.experiment.values()).encode()
-        )  # it may ask for more rounds than before
+        write_whole(self.folder / "experiment.toml", spec)  # it may ask for more rounds than before
         try:
             return federation, float(about["seconds"])
         except (KeyError, ValueError):

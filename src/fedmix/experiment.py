@@ -173,7 +173,7 @@ class Experiment(_Section):
     @property
     def algorithm(self) -> str:
         """The algorithm's name, as the command line knows it."""
-        return algorithm(self.values())
+        return algorithm_of(self.values())
 
     @property
     def id(self) -> str:
@@ -233,7 +233,7 @@ class Experiment(_Section):
         )
 
 
-def algorithm(values: Mapping[str, Any]) -> str:
+def algorithm_of(values: Mapping[str, Any]) -> str:
     """The name of what the [objective] and [exchange] in these values do together."""
     objective, source = values["objective"], values.get("exchange", {}).get("source", "pool")
     base = str(objective["name"])

@@ -18,7 +18,7 @@ from fedmix.cli.commands import ctrl_c, tell_warnings
 from fedmix.cli.progress import Progress
 from fedmix.data.federated import digest
 from fedmix.errors import BadInput
-from fedmix.experiment import LARGEST, OBJECTIVES, algorithm
+from fedmix.experiment import LARGEST, OBJECTIVES, algorithm_of
 from fedmix.federation import Federation, Rounds
 from fedmix.files import read_toml
 from fedmix.objectives import Hidden, Objective, Proximal
@@ -78,7 +78,7 @@ class Recorded:
 
     @property
     def algorithm(self) -> str:
-        return algorithm(self.settings)
+        return algorithm_of(self.settings)
 
     @property
     def identity(self) -> str:

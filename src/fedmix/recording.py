@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedmix.cli.commands import ctrl_c, tell_warnings
+from fedmix.cli.commands import ctrl_c
 from fedmix.cli.progress import Progress
 from fedmix.data.federated import digest
 from fedmix.errors import BadInput
@@ -61,8 +61,8 @@ def record(
         except Interrupted:
             said = f"stopped after round {federation.round}; run the same again to go on"
             raise KeyboardInterrupt(said) from None  # which no loop over runs takes for a run that failed
-    if not quiet:
-        tell_warnings({str(folder): summary})
+    if "warning" in summary:
+        progress.note(summary["warning"])
     return summary
 
 

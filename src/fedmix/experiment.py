@@ -150,7 +150,7 @@ class Experiment(_Section):
 
     def toml(self) -> str:
         """The whole spec, defaults included, as TOML that `load` reads back."""
-        return _toml(self.values())
+        return toml(self.values())
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Experiment":
         """The experiment with some settings changed, given by dotted path."""
@@ -170,8 +170,13 @@ class Experiment(_Section):
         """The run's name: what it is, and a hash of every setting but on how many processes it runs."""
         values = self.values()
         del values["engine"]["processes"]
-        digest = hashlib.sha256(_toml(values).encode()).hexdigest()[:10]
+        digest = hashlib.sha256(toml(values).encode()).hexdigest()[:10]
         return f"{self.data.name}-{self.algorithm}-s{self.seed}-{digest}"
+
+    @property
+    def identity(self) -> str:
+        """All settings but the number of rounds, which may grow."""
+        return self.with_settings({"rounds": 1}).id
 
     def build_objective(self) -> Objective:
         """The objective with its proximal term and its layer."""
@@ -220,7 +225,10 @@ class Experiment(_Section):
 
 def read_values(path: Path) -> dict[str, Any]:
     """What a TOML file says, not validated yet."""
-    return read_toml(path, LARGEST, "give a preset's name or a TOML file of a few lines")
+    values = read_toml(path, LARGEST, "give a preset's name or a TOML file of a few lines")
+    if "recorded" in values:
+        raise BadInput(f"{path} tells of a script's own federation, which that script alone can make; run the script again")
+    return values
 
 
 def table(values: Mapping[str, Any], section: str) -> dict[str, Any]:
@@ -272,7 +280,8 @@ def algorithm_of(values: Mapping[str, Any]) -> str:
     return "fedprox" if base == "fedavg" else f"{base}+prox"
 
 
-def _toml(values: Mapping[str, Any]) -> str:
+def toml(values: Mapping[str, Any]) -> str:
+    """Nested values as TOML, with those that are in no section first."""
     import tomli_w
 
     flat = {k: v for k, v in values.items() if not isinstance(v, dict)}

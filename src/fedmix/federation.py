@@ -250,6 +250,10 @@ class Federation(Rounds):
         self.changes = changes
         self._holder = np.full(len(data.x), -1)  # the last client that had each sample
         self._note_holders()
+        self.runs_on = {
+            "name": engine, "device": str(device), "chunk": chunk, "compile": compile, "precision": precision,
+            "processes": processes,
+        }  # fmt: skip
         self.resident = Resident.on(self.device, data)
         build: Callable[[], Engine]
         if engine == "vectorised":

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,8 +119,11 @@ def _value(text: str) -> Any:
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[Any]:
-    """Once: finish the round. Twice: stop at once."""
+def ctrl_c() -> Iterator[Any]:
+    """Once: finish the round. Twice: stop at once. Only a process's first thread hears it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
     asked = False
 
     def note(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
@@ -168,7 +172,7 @@ def run_each(
         yield from ((run, why[run.experiment.id]) for run, _, _ in apart if run.experiment.id in why)
         here = [one for one in here if one not in apart]
         apart = [one for one in apart if one[0].experiment.id not in why]
-    with _ctrl_c() as stopped:
+    with ctrl_c() as stopped:
         for run, title, number in here:
             if stopped():
                 raise Interrupted(f"stopped before {run.folder.name}; the same command goes on where it was")

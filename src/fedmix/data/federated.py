@@ -1,5 +1,6 @@
 """Data of many clients: arrays that are shared, and for each client the rows that are its own."""
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -73,6 +74,15 @@ class Ragged:
         chosen = Ragged.cut(np.empty(0, np.int64), sizes)
         shift = self.offsets[clients] - chosen.offsets[:-1]
         return replace(chosen, flat=self.flat[np.arange(chosen.offsets[-1]) + np.repeat(shift, sizes)])
+
+
+def digest(*arrays: Array) -> bytes:
+    """A hash that changes when the arrays do."""
+    hashed = hashlib.sha256()
+    for array in map(np.ascontiguousarray, arrays):
+        hashed.update(f"{array.dtype} {array.shape}".encode())
+        hashed.update(array.data)
+    return hashed.digest()
 
 
 def _row_numbers(client: int, rows: Array) -> Array:

@@ -25,6 +25,9 @@ class KeyedDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x if not self.training or self.p == 0 else x * self.factor(x)
 
+    def extra_repr(self) -> str:
+        return f"p={self.p}, whole_channels={self.whole_channels}"
+
     def factor(self, x: Tensor) -> Tensor:
         """What each element is multiplied by: 0, or more than 1 so that the mean stays."""
         shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.whole_channels else tuple(x.shape)

@@ -6,8 +6,9 @@ graph starts them all at once. Both need tensors that stay where they are: the `
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -173,7 +174,8 @@ class _Quick:
         before = [t.clone() for t in state.written]
         leaves, shape = pytree.tree_flatten(state)
         try:
-            traced = self._trace(step, leaves, shape)
+            with _waking(state.at.device):
+                traced = self._trace(step, leaves, shape)
             if state.at.is_cuda:
                 _build_kernels(traced.graph)
                 _for_gpu(traced)
@@ -195,6 +197,27 @@ class _Quick:
             warnings.warn(f"{said}; going on without, more slowly", stacklevel=2)
         finally:
             _restore(state, before)
+
+
+@contextmanager
+def _waking(device: torch.device) -> Iterator[None]:
+    """Have the compiler start now what it would wait for later, while the step is traced.
+
+    For a GPU these are its processes: as long as they start, it compiles kernels one by one itself. For a CPU it tries which
+    vector instructions work. The third is a digest of Triton, which belongs to the name of all that is kept for later.
+    """
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+    from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
+
+    with ThreadPoolExecutor() as threads:
+        if device.type == "cuda":
+            AsyncCompile.wakeup()
+        else:
+            threads.submit(pick_vec_isa)
+        if HAS_TRITON:
+            threads.submit(triton_key)
+        yield
 
 
 def _restore(state: State, before: list[Tensor]) -> None:

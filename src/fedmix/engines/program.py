@@ -5,6 +5,7 @@ gradients, objective and all) into a flat list of tensor operations, the compile
 graph starts them all at once. Both need tensors that stay where they are: the `State`.
 """
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -174,12 +175,13 @@ class _Quick:
         before = [t.clone() for t in state.written]
         leaves, shape = pytree.tree_flatten(state)
         try:
-            with _waking(state.at.device):
-                traced = self._trace(step, leaves, shape)
-            if state.at.is_cuda:
-                _build_kernels(traced.graph)
-                _for_gpu(traced)
-            compiled = _compile(traced, leaves)
+            with _no_collection():
+                with _waking(state.at.device):
+                    traced = self._trace(step, leaves, shape)
+                if state.at.is_cuda:
+                    _build_kernels(traced.graph)
+                    _for_gpu(traced)
+                compiled = _compile(traced, leaves)
             compiled(*leaves)
             _compare(step, state, before)
             self.fast = lambda: compiled(*leaves)
@@ -197,6 +199,18 @@ class _Quick:
             warnings.warn(f"{said}; going on without, more slowly", stacklevel=2)
         finally:
             _restore(state, before)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's garbage collector: it would go through all that a compiler makes, again and again, and find little."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ graph starts them all at once. Both need tensors that stay where they are: the `
 """
 
 import gc
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -220,6 +221,7 @@ def _waking(device: torch.device) -> Iterator[None]:
     For a GPU these are its processes: as long as they start, it compiles kernels one by one itself. For a CPU it tries which
     vector instructions work. The third is a digest of Triton, which belongs to the name of all that is kept for later.
     """
+    os.environ.setdefault("SYMPY_CACHE_SIZE", "100000")  # read when torch loads sympy, which forgets too soon with its own 1000
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.cpu_vec_isa import pick_vec_isa
     from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key

@@ -1,5 +1,6 @@
 """Programs: long rounds, clients who take turns in a slot, rounds that use a program again, and what users bring along."""
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from fedmix import Diverged, Exchange, Federation, FedMix, FedmixError, Hidden, 
 from fedmix.batches import Received
 from fedmix.data import FederatedData, from_arrays
 from fedmix.engines import Engine, Sequential, Vectorised, Work
-from fedmix.engines.program import Program, _build_kernels, _Quick, _write_once
+from fedmix.engines.program import Program, _build_kernels, _no_collection, _Quick, _write_once
 from fedmix.kernels.conv import Conv
 from fedmix.models import Model
 from fedmix.objectives import batch_mean
@@ -363,6 +364,25 @@ def test_memory_that_runs_out_in_mid_round_loses_and_repeats_nobody(monkeypatch:
                 torch.testing.assert_close(p[i], wanted[k][0][n], rtol=0, atol=1e-10)
     assert sorted(came) == list(range(len(TURNS)))
     assert len(calls) > 4
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_garbage_collector_is_as_it_was_after_compiling(on: bool) -> None:
+    """Also after a failure, and where somebody else had turned it off."""
+
+    def fails() -> None:
+        with _no_collection():
+            seen.append(gc.isenabled())
+            raise ZeroDivisionError
+
+    seen: list[bool] = []
+    (gc.enable if on else gc.disable)()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            fails()
+        assert [*seen, gc.isenabled()] == [False, on]
+    finally:
+        gc.enable()
 
 
 def test_kernels_are_built_before_the_first_step() -> None:

@@ -5,9 +5,12 @@ gradients, objective and all) into a flat list of tensor operations, the compile
 graph starts them all at once. Both need tensors that stay where they are: the `State`.
 """
 
+import gc
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -178,13 +181,15 @@ class _Quick:
         before = [t.clone() for t in state.written]
         leaves, shape = pytree.tree_flatten(state)
         try:
-            traced = self._trace(step, leaves, shape)
-            if state.at.is_cuda:
-                _build_kernels(traced.graph)
-                self.rounded = keep_rounded(traced, leaves)
-                _for_gpu(traced)
-                leaves += [mine for mine, _ in self.rounded]
-            compiled = _compile(traced, leaves)
+            with _no_collection():
+                with _waking(state.at.device):
+                    traced = self._trace(step, leaves, shape)
+                if state.at.is_cuda:
+                    _build_kernels(traced.graph)
+                    self.rounded = keep_rounded(traced, leaves)
+                    _for_gpu(traced)
+                    leaves += [mine for mine, _ in self.rounded]
+                compiled = _compile(traced, leaves)
             compiled(*leaves)
             _compare(step, state, before, self.rounded)
             self.fast = lambda: compiled(*leaves)
@@ -202,6 +207,40 @@ class _Quick:
             warnings.warn(f"{said}; going on without, more slowly", stacklevel=2)
         finally:
             _restore(state, before)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's garbage collector: it would go through all that a compiler makes, again and again, and find little."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
+def _waking(device: torch.device) -> Iterator[None]:
+    """Have the compiler start now what it would wait for later, while the step is traced.
+
+    For a GPU these are its processes: as long as they start, it compiles kernels one by one itself. For a CPU it tries which
+    vector instructions work. The third is a digest of Triton, which belongs to the name of all that is kept for later.
+    """
+    os.environ.setdefault("SYMPY_CACHE_SIZE", "100000")  # read when torch loads sympy, which forgets too soon with its own 1000
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+    from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
+
+    with ThreadPoolExecutor() as threads:
+        if device.type == "cuda":
+            AsyncCompile.wakeup()
+        else:
+            threads.submit(pick_vec_isa)
+        if HAS_TRITON:
+            threads.submit(triton_key)
+        yield
 
 
 def _restore(state: State, before: list[Tensor]) -> None:

@@ -125,11 +125,15 @@ def test_what_cannot_be_recorded(tmp_path: Path, whole: tuple[Path, Federation, 
     for wrong, said in (
         ({"rounds": 5, "target": 0.5}, "holds this run with 6 rounds, more than 5; ask for 6 or more"),
         ({"rounds": 0}, "rounds=0 must be at least 1"),
+        ({"rounds": "6"}, "rounds='6' must be at least 1, and a whole number"),
         ({"rounds": 2, "evaluate_every": 0}, "evaluate_every=0 must be at least 1"),
         ({"rounds": 2, "target": "high"}, "target='high' is no number"),
+        ({"rounds": 2, "target": float("nan")}, "target=nan is no number"),
     ):
         with pytest.raises(BadInput, match=said):
             record(federation(), folder, **wrong)
+    with pytest.raises(BadInput, match="what is to be recorded is the function federation; give a Federation"):
+        record(federation, tmp_path, rounds=1)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="has done 6 rounds; record a new one, which goes on from"):
         record(trained, tmp_path, rounds=8)
     (tmp_path / "experiment.toml").write_text("rounds = 'many'")

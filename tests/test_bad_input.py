@@ -221,6 +221,7 @@ COMBINATIONS: list[tuple[str, Call]] = [
     ("`data` is of type Endless; make a FederatedData of it", lambda: federation(data=Endless())),  # type: ignore[arg-type]
     ("`objective` is the class FedMix; give an Objective, such as", lambda: federation(FedMix)),  # type: ignore[arg-type]
     ("`training` is of type dict; give a Training, such as", lambda: federation(training={"lr": 1})),  # type: ignore[arg-type]
+    ("`exchange` is the class Exchange; give an Exchange, such as", lambda: federation(exchange=Exchange)),
     (
         "GlobalMix needs raw samples of other clients and mine is private; FedMix and NaiveMix need means only",
         lambda: federation(GlobalMix(lam=0.5), arrays(private=True)),

@@ -268,7 +268,7 @@ def takes(values: Mapping[str, Any], path: str) -> bool:
 def algorithm_of(values: Mapping[str, Any]) -> str:
     """The name that the command line has for an objective and its exchange."""
     objective = table(values, "objective")
-    base = str(objective.get("name"))
+    base = str(objective.get("name", "run"))
     if base == "naivemix":
         base = {"own": "localmeans", "noise": "randommix"}.get(str(table(values, "exchange").get("source")), base)
     if base == "fedmix" and objective.get("expand") == "logits":

@@ -371,6 +371,7 @@ def _check(data: FederatedData, objective: Objective, training: Training, exchan
         ("data", data, FederatedData, "make a FederatedData of it, by fedmix.data.from_arrays"),
         ("objective", objective, Objective, "give an Objective, such as FedMix(lam=0.1)"),
         ("training", training, Training, "give a Training, such as Training(clients_per_round=5)"),
+        ("exchange", Exchange() if exchange is None else exchange, Exchange, "give an Exchange, such as Exchange(m=5)"),
     ):
         if not isinstance(value, kind):
             raise BadInput(f"`{what}` is {described(value)}; {how}")

@@ -4,6 +4,7 @@ Its experiment.toml only describes what fedmix cannot make by itself. The hashes
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ import torch
 from fedmix.cli.commands import ctrl_c
 from fedmix.cli.progress import Progress
 from fedmix.data.federated import digest
-from fedmix.errors import BadInput
+from fedmix.errors import BadInput, described
 from fedmix.experiment import LARGEST, OBJECTIVES, algorithm_of
 from fedmix.federation import Federation, Rounds
 from fedmix.files import read_toml
@@ -45,15 +46,17 @@ def record(
     more rounds than before. Afterwards `federation` is as if it had been trained in one go. `target` is the score to which rounds
     are counted.
     """
+    if not isinstance(federation, Federation):
+        raise BadInput(f"what is to be recorded is {described(federation)}; give a Federation")
     for name, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
-        if value < 1 or value % 1:
-            raise BadInput(f"{name}={value} must be at least 1, and a whole number")
-    if not isinstance(target, Real | None):
+        if not _finite(value) or value < 1 or value % 1:
+            raise BadInput(f"{name}={value!r} must be at least 1, and a whole number")
+    if target is not None and not _finite(target):
         raise BadInput(f"target={target!r} is no number; give the score to reach, or leave it out")
     if federation.round:
         raise BadInput(f"this federation has done {federation.round} rounds; record a new one, which goes on from {folder}")
     target = None if target is None else float(target)
-    spec = Recorded(int(rounds), int(evaluate_every), target, federation.training, described(federation))
+    spec = Recorded(int(rounds), int(evaluate_every), target, federation.training, settings_of(federation))
     title = f"{federation.data.name} {spec.algorithm} seed {federation.seed}"
     with ctrl_c() as stopped, Progress(title, spec, "1/1", quiet=quiet) as progress:
         try:
@@ -110,7 +113,7 @@ class Recording(RunFolder):
         return values
 
 
-def described(federation: Federation) -> dict[str, Any]:
+def settings_of(federation: Federation) -> dict[str, Any]:
     """All that a federation depends on, as far as plain values can say it; hashes stand for samples, layers and weights."""
     data, model, exchange = federation.data, federation.model, federation.exchange
     params = {name: p.detach().cpu() for name, p in federation.params.items()}
@@ -157,6 +160,10 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {str(name): value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
     simple = {name: value for name, value in numbers.items() if isinstance(value, bool | int | float | str)}
     return simple | {name: _plain(value) for name, value in numbers.items() if isinstance(value, dict)}
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _text(value: object) -> str:

@@ -123,6 +123,12 @@ REFUSED: list[tuple[str, nn.Module]] = [
     (r"output has shape \(2, 5\) but the labels \(2, 3\); give its last layer 3 outputs", nn.Linear(4, 5)),
     (r"does not take inputs of shape \(2, 4\)", nn.Linear(7, 3)),
     (r"does not take inputs of shape \(2, 4\)", nn.Conv2d(1, 3, 3)),
+    (r"does not take inputs of shape \(2, 4\)", nn.Sequential(FIRST, nn.GroupNorm(1, 1))),  # whose one weight fits anything
+    (
+        r"does not take inputs of shape \(2, 4\): LayerNorm\(\(4,\)\) got",
+        nn.Sequential(FIRST, nn.LayerNorm(4, elementwise_affine=False)),
+    ),
+    (r"does not take inputs of shape \(2, 4\)", nn.Sequential(FIRST, nn.LayerNorm(1))),
     (r"returns a tuple", Pair()),
     (r"layer '0' \(LazyLinear\) has no weights yet; call the module once", nn.Sequential(nn.LazyLinear(3))),
     (r"has no parameters that can be trained", nn.Linear(4, 3).requires_grad_(False)),

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,6 +121,20 @@ def test_a_label_says_no_more_than_it_must(tmp_path: Path) -> None:
     for i, (m, noise) in enumerate(((1, 0.0), (1, 0.1), ("all", 0.1))):
         run_folder(tmp_path / str(i), spec(rounds=1, exchange={"m": m, "noise": noise}))
     assert [group.label for group in grouped(load_runs([tmp_path]))] == ["fedmix M=1 σ=0.1", "fedmix M=all", "fedmix σ=0.0"]
+
+
+def test_a_group_has_the_name_that_its_algorithm_has_on_the_command_line(tmp_path: Path) -> None:
+    variants: list[tuple[str, dict[str, Any]]] = [
+        ("fedavg", {"objective": {"mu": 0.0}}),
+        ("fedavg", {"objective": {"mu": 0.1}}),
+        ("naivemix", {"exchange": {"source": "noise"}}),
+        ("naivemix", {"exchange": {"source": "pool"}}),
+        ("naivemix", {"objective": {"layer": 2}}),
+    ]
+    for i, (name, sections) in enumerate(variants):
+        run_folder(tmp_path / str(i), spec(name, rounds=1, **sections))
+    names = ["fedavg", "fedprox", "hidden-naivemix", "naivemix", "randommix"]
+    assert [group.label for group in grouped(load_runs([tmp_path]))] == names
 
 
 def test_control_characters_do_not_reach_a_terminal(tmp_path: Path) -> None:

@@ -125,11 +125,15 @@ def test_what_cannot_be_recorded(tmp_path: Path, whole: tuple[Path, Federation, 
     for wrong, said in (
         ({"rounds": 5, "target": 0.5}, "holds this run with 6 rounds, more than 5; ask for 6 or more"),
         ({"rounds": 0}, "rounds=0 must be at least 1"),
+        ({"rounds": "6"}, "rounds='6' must be at least 1, and a whole number"),
         ({"rounds": 2, "evaluate_every": 0}, "evaluate_every=0 must be at least 1"),
         ({"rounds": 2, "target": "high"}, "target='high' is no number"),
+        ({"rounds": 2, "target": float("nan")}, "target=nan is no number"),
     ):
         with pytest.raises(BadInput, match=said):
             record(federation(), folder, **wrong)
+    with pytest.raises(BadInput, match="what is to be recorded is the function federation; give a Federation"):
+        record(federation, tmp_path, rounds=1)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="has done 6 rounds; record a new one, which goes on from"):
         record(trained, tmp_path, rounds=8)
     (tmp_path / "experiment.toml").write_text("rounds = 'many'")
@@ -163,11 +167,10 @@ def test_seeds_and_algorithms_are_reported(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         made = [(tmp_path / f"{name}-{seed}", federation(seed, o)) for name, o in objectives.items() for seed in (0, 1)]
         done = list(pool.map(lambda one: record(one[1], one[0], 1, quiet=True), made))
-    assert [summary["algorithm"] for summary in done[::2]] == [
-        "fedmix", "fedmix+prox", "hidden-fedmix", "fedavg", "Tempered", "fedavg+Tempered",
-    ]  # fmt: skip
+    names = ["fedmix", "fedmix+prox", "hidden-fedmix", "fedavg", "Tempered", "fedavg+Tempered"]
+    assert [summary["algorithm"] for summary in done[::2]] == names
     groups = {group.label: group for group in grouped(load_runs([tmp_path]))}
-    assert set(groups) == {"fedavg", "Tempered", "fedavg+Tempered", "fedmix layer=0 μ=0.0", "fedmix μ=0.2", "fedmix layer=1"}
+    assert set(groups) == set(names)
     assert all([run.seed for run in group.runs] == ["0", "1"] for group in groups.values())
     own = groups["Tempered"].settings
     assert {k: v for k, v in own.items() if k.startswith("objective.")} == {

@@ -88,7 +88,8 @@ class GroupNorm(nn.GroupNorm):
         return type(layer) is nn.GroupNorm
 
     def forward(self, x: Tensor) -> Tensor:
-        y = _standardised(x.reshape(len(x), self.num_groups, -1), (-1,), self.eps).reshape(x.shape)
+        groups = torch.unflatten(x, 1, (self.num_groups, self.num_channels // self.num_groups)).flatten(2)
+        y = _standardised(groups, (-1,), self.eps).reshape(x.shape)
         return _scaled(y, self.weight, self.bias, (-1, *[1] * (x.ndim - 2)))
 
 
@@ -102,6 +103,8 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         shape = self.normalized_shape
+        if x.shape[-len(shape) :] != shape:  # which a weight of one element, or none, would not notice
+            raise ValueError(f"LayerNorm({shape}) got an input of shape {tuple(x.shape)}")
         return _scaled(_standardised(x, tuple(range(-len(shape), 0)), self.eps), self.weight, self.bias, shape)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedmix.report.load import RunRecord
 
-ALGORITHM = "objective.name"
+ALGORITHM = "objective.name"  # in labels the name that the command line has: fedprox is the objective fedavg with a μ
 SECTIONS = ("objective", "exchange", "data", "model", "training", "engine")  # the first is the likeliest to be of interest
 SIGNS = {
     "lam": "λ",
@@ -44,7 +44,7 @@ def grouped(runs: Sequence[RunRecord]) -> list[Group]:
     together: dict[frozenset[tuple[str, str]], list[RunRecord]] = {}
     for run in runs:
         together.setdefault(frozenset(run.settings.items()), []).append(run)
-    names = labels([members[0].settings for members in together.values()])
+    names = labels([{**run.settings, ALGORITHM: run.algorithm} for run, *_ in together.values()])
     groups = [
         Group(name, tuple(sorted(members, key=lambda run: _natural(run.seed))))
         for name, members in zip(names, together.values(), strict=True)

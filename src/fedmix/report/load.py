@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmix.errors import BadInput
+from fedmix.experiment import algorithm_of
 from fedmix.files import flat, printable
 from fedmix.report.files import read, read_json, read_toml
 from fedmix.report.metrics import Array, read_metrics
@@ -43,6 +44,7 @@ class RunRecord:
     """
 
     folder: Path
+    algorithm: str
     settings: Mapping[str, str]
     seed: str
     target: float | None
@@ -98,6 +100,7 @@ def load(folder: Path) -> RunRecord:
     settings.pop("engine.processes", None)
     return RunRecord(
         folder=folder,
+        algorithm=printable(algorithm_of(spec)),
         seed=settings.pop("seed", "0"),
         settings=settings,
         target=None if target is None else float(target),

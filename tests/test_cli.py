@@ -229,6 +229,8 @@ def test_a_file_is_validated_with_what_is_set(tmp_path: Path) -> None:
     found = experiments(str(mine), [None], None, None, 2, ["rounds=2", "objective.name=fedmix", "training.clients_per_round=3,4"])
     told = [(e.rounds, e.objective.lam, e.objective.scale, e.training.clients_per_round, e.seed) for e in found]
     assert told == [(2, 0.3, "algorithm", k, seed) for k in (3, 4) for seed in (3, 4)]
+    swept = experiments("digits", [None], 2, None, 1, ["objective.name=fedavg,fedmix", "objective.lam=0.2"])
+    assert [one.algorithm for one in swept] == ["fedavg", "fedmix"]
     both = experiments(str(mine), ["fedavg", "naivemix"], 2, None, 1, ["objective.lam=0.2", "exchange.m=5"])
     assert [(e.algorithm, e.exchange and e.exchange.m) for e in both] == [("fedavg", None), ("naivemix", 5)]
 
@@ -281,6 +283,7 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
         (["compare", "digits", "--algorithms", ","], "--algorithms names none"),
         (["run", "digits", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "--set objective.lam is given twice"),
         (["run", "digits", "--set", "engine.processes=1,2"], "--set: engine.processes=1 and engine.processes=2 are the same run"),
+        (["run", "digits", "--set", "objective.name=fedmix,fedmix"], "objective.name=fedmix are the same run (fedmix)"),
         (["run", "digits", "--set", "objective.lam=0.1,0.10"], "--set: objective.lam=0.1 and objective.lam=0.1 are the same run"),
         (["data", "show", "digits", "--set", "data.clients=5,6"], "--set data.clients has several values"),
         (["federation", "run", "digits", "--set", "training.lr=0.1,0.2"], "--set training.lr has several values"),

@@ -49,8 +49,9 @@ def experiments(
     grid = [parsed(s) for s in settings]
     bases = [changed(_base(what, algorithm), chosen) for algorithm in algorithms]
     if "objective.name" in keys:  # another objective takes other settings
-        first = {path: value for (path, value), *_ in grid if path.startswith("objective.")}
-        bases = [changed(base, first) for base in bases]
+        names = grid.pop(keys.index("objective.name"))
+        _refuse_twice([str(name) for _, name in names], [dict([name]) for name in names])
+        bases = [changed(base, dict([name])) for base in bases for name in names]
     unknown = [path for (path, _), *_ in grid if not any(takes(base, path) for base in bases)]
     found: dict[str, Experiment] = {}
     for base in bases[-1:] if unknown else bases:  # of which validation says what is wrong with them

@@ -11,7 +11,7 @@ import torch
 from fedmix.audit import Cell, Grid, Noise, audit
 from fedmix.audit.grid import Size, steps
 from fedmix.cli.commands import check_outputs, experiments
-from fedmix.cli.progress import console, counting
+from fedmix.cli.progress import console, counting, tell_written
 from fedmix.data.federated import FederatedData
 from fedmix.errors import BadInput
 from fedmix.exchange.settings import Exchange
@@ -74,7 +74,7 @@ def attack(
         from fedmix.audit.page import write_html
 
         write_html(cells, grid, about, tuple(about["shape"]), html)
-        console().print(f"wrote {html}", highlight=False)
+        tell_written(html)
 
 
 def _refuse_varied(settings: Sequence[str]) -> None:

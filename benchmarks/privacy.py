@@ -13,7 +13,7 @@ import argparse
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -39,22 +39,23 @@ RESULTS = ("epsilon", "accuracy", "last", "diverged", "collapsed")
 class Task:
     """A preset, the bound on a sample's norm (about the median of (x, y)), rounds, and how many last tests are averaged."""
 
+    preset: str
     clip: float
     rounds: int
     tests: int
 
 
-TASKS = {"digits": Task(4.0, 10, 5), "cifar10": Task(30.0, 60, 5)}
+TASKS = {task.preset: task for task in (Task("digits", 4.0, 10, 5), Task("cifar10", 30.0, 60, 5))}
 
 
 def points(
-    name: str, task: Task, groups: Sequence[str], epsilons: Sequence[float], seed: int, root: Path | None
+    task: Task, groups: Sequence[str], epsilons: Sequence[float], seed: int, root: Path | None
 ) -> Iterator[tuple[dict[str, Any], Experiment]]:
     """Every point of the grid with one seed: what it is, and the experiment; with M_k = all also what has no M_k."""
     fixed: dict[str, Any] = {"rounds": task.rounds}
-    data = experiment(name, "fedavg", seed=seed).build_data(root)
+    data = experiment(task.preset, "fedavg", seed=seed).build_data(root)
     for algorithm in ("fedavg", "fedmix", "naivemix"):
-        mix = experiment(name, algorithm, seed=seed).with_settings(fixed)
+        mix = experiment(task.preset, algorithm, seed=seed).with_settings(fixed)
         if "all" in groups:
             control = ("fedavg", {}) if algorithm == "fedavg" else ("random means", {"exchange.source": "noise"})
             yield {"algorithm": algorithm, "kind": control[0]}, mix.with_settings(control[1])
@@ -78,58 +79,49 @@ def points(
                     )
 
 
+def result(spec: Experiment, tests: int, out: Path, root: Path | None) -> dict[str, Any]:
+    """ε, the accuracy of the last `tests` tests and of the very last; or when the run was lost."""
+    run = Run(spec, out / spec.id)
+    try:
+        epsilon = run.execute(root=root)["epsilon"]
+    except (Diverged, Collapsed) as error:
+        epsilon = None
+        if spec.exchange is not None:
+            data, how = spec.build_data(root), Exchange(**spec.exchange.model_dump())
+            promised = guarantee(how, how.smallest_group(data.clients.sizes), nonnegative=nonnegative(data))
+            epsilon = promised.epsilon if promised else None
+        return {"epsilon": epsilon, "accuracy": None, "last": None, type(error).__name__.lower(): error.round}
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    tested = [line["accuracy"] for line in lines if "accuracy" in line]
+    return {"epsilon": epsilon, "accuracy": float(np.mean(tested[-tests:])), "last": tested[-1]}
+
+
 def measure(
-    name: str,
-    task: Task,
-    groups: Sequence[str],
-    epsilons: Sequence[float],
-    seeds: int,
-    out: Path,
-    device: str,
-    root: Path | None,
-    to: Path,
-    minutes: float,
+    task: Task, grid: Iterable[tuple[dict[str, Any], Experiment]], to: Path, minutes: float, find: Callable[[Experiment], Any]
 ) -> None:
-    """Run what is missing, and write what is known after every run. After `minutes` no further run begins."""
-    records: list[dict[str, Any]] = known(name, task, to)
+    """`find` the results that are missing, and write what is known after each. After `minutes` no further run begins."""
+    records = known(task, to)
     done = [{k: r[k] for k in r if k not in RESULTS} for r in records]
     to.parent.mkdir(parents=True, exist_ok=True)
-    todo = [(at | {"seed": seed}, spec) for seed in range(seeds) for at, spec in points(name, task, groups, epsilons, seed, root)]
-    todo = sorted(todo, key=lambda point: _last(point[0]))
-    todo = [(at, spec) for at, spec in todo if at not in done]
+    todo = [(at, spec) for at, spec in sorted(grid, key=lambda point: _last(point[0])) if at not in done]
     began = time.monotonic()
     for left, (at, spec) in zip(range(len(todo), 0, -1), todo, strict=True):
         if time.monotonic() - began > 60 * minutes:
             print(f"{left} points are left; run the same again")
             return
-        placed = spec.with_settings({"engine.device": device})
-        run = Run(placed, out / placed.id)
-        try:
-            epsilon = run.execute(root=root)["epsilon"]
-        except (Diverged, Collapsed) as error:
-            epsilon = None
-            if spec.exchange is not None:
-                data, how = spec.build_data(root), Exchange(**spec.exchange.model_dump())
-                promised = guarantee(how, how.smallest_group(data.clients.sizes), nonnegative=nonnegative(data))
-                epsilon = promised.epsilon if promised else None
-            found = {"epsilon": epsilon, "accuracy": None, "last": None, type(error).__name__.lower(): error.round}
-        else:
-            lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-            tested = [line["accuracy"] for line in lines if "accuracy" in line]
-            found = {"epsilon": epsilon, "accuracy": float(np.mean(tested[-task.tests :])), "last": tested[-1]}
-        records.append(at | found)
+        records.append(at | find(spec))
         print(json.dumps(records[-1], ensure_ascii=False), flush=True)
-        header = json.dumps({"preset": name, "delta": DELTA, **vars(task)})[:-1]
+        header = json.dumps({"preset": task.preset, "delta": DELTA, **vars(task)})[:-1]
         each = ",\n  ".join(json.dumps(record, ensure_ascii=False) for record in records)
         write_whole(to, f'{header},\n "records": [\n  {each}\n]}}\n'.encode())
 
 
-def known(name: str, task: Task, path: Path) -> list[dict[str, Any]]:
+def known(task: Task, path: Path) -> list[dict[str, Any]]:
     """The records of a file of the same task."""
     if not path.is_file():
         return []
     said = json.loads(path.read_text())
-    if {"preset": name, **vars(task)} != {key: said[key] for key in ("preset", *vars(task))}:
+    if vars(task) != {key: said[key] for key in vars(task)}:
         raise SystemExit(f"{path} holds other settings; name another file")
     return list(said["records"])
 
@@ -160,12 +152,12 @@ def grouped(records: list[dict[str, Any]]) -> dict[Key, list[dict[str, Any]]]:
 
 
 def percent(records: list[dict[str, Any]]) -> str:
-    """Mean over seeds, and against random means."""
+    """Mean over seeds, and against random means where they are known."""
     for word in ("diverged", "collapsed"):
         if lost := [r[word] for r in records if word in r]:
             return f"{word} in round {min(lost)}"
     mean, gain = np.mean([100 * r["accuracy"] for r in records]), np.mean([r["gain"] for r in records])
-    return f"{mean:.1f} ({gain:+.1f})"
+    return f"{mean:.1f}" if np.isnan(gain) else f"{mean:.1f} ({gain:+.1f})"
 
 
 def table(said: dict[str, Any]) -> str:
@@ -211,12 +203,14 @@ def draw(said: dict[str, Any], path: Path) -> None:
 
     for panel, m in zip(panels, GROUPS, strict=True):
         drawn = [("fedmix", average, marker, f"FedMix, m = {average}") for average, marker in zip(AVERAGES, "os^", strict=True)]
-        for algorithm, average, marker, label in [*drawn, ("naivemix", 1, "v", "NaiveMix, m = 1")]:
+        for height, (algorithm, average, marker, label) in enumerate([*drawn, ("naivemix", 1, "v", "NaiveMix, m = 1")]):
             known = [e for e in EPSILONS if (algorithm, "calibrated", str(m), average, e) in by]
             if any(key[:2] == (algorithm, "calibrated") and key[3] == average for key in by):  # in any panel, for one legend
-                panel.plot(
-                    known, [mean((algorithm, "calibrated", str(m), average, e)) for e in known], marker=marker, label=label
-                )
+                gains = [mean((algorithm, "calibrated", str(m), average, e)) for e in known]
+                [line] = panel.plot(known, gains, marker=marker, label=label)
+                lost = [e for e, gain in zip(known, gains, strict=True) if np.isnan(gain)]
+                at = [0.04 + 0.06 * height] * len(lost)
+                panel.plot(lost, at, "x", color=line.get_color(), transform=panel.get_xaxis_transform())
         for key, label, style in (
             (("fedmix", "as in the paper", str(m), 1, 0.0), "FedMix, no noise", "-"),
             (("fedmix", "random means", "", 0, 0.0), "random means", ":"),
@@ -256,7 +250,12 @@ def main() -> None:
         epsilons = [e for e in EPSILONS if f"{e:g}" in told.epsilons.split(",")]
         if len(epsilons) < len(told.epsilons.split(",")):
             raise SystemExit(f"--epsilons {told.epsilons} is not in the grid; choose from 16,8,4,2,1")
-        measure(told.what, task, groups, epsilons, told.seeds, told.out, told.device, told.data, told.json, told.minutes)
+        grid = (
+            (at | {"seed": seed}, spec.with_settings({"engine.device": told.device}))
+            for seed in range(told.seeds)
+            for at, spec in points(task, groups, epsilons, seed, told.data)
+        )
+        measure(task, grid, told.json, told.minutes, lambda spec: result(spec, task.tests, told.out, told.data))
     all_said = [json.loads(file.read_text()) for file in told.files or [told.json]]
     if len({json.dumps({key: one[key] for key in one if key != "records"}) for one in all_said}) > 1:
         raise SystemExit("these files hold different settings; show them one by one")

@@ -1,6 +1,6 @@
 """Time the convolution kernels over tile sizes on this GPU, for the layers of the paper's VGG.
 
-`python benchmarks/tiles.py OUT.json [BATCH]`. Several processes compile first; timing then runs alone. What
+`python benchmarks/tiles.py OUT.json [BATCH [tf32 | bf16]]`. Several processes compile first; timing then runs alone. What
 `kernels/conv_triton.py` chooses is printed beside the best that was found.
 """
 
@@ -17,7 +17,7 @@ import triton
 from torch import Tensor
 
 from fedmix.kernels import conv_triton as kernels
-from fedmix.kernels.sizes import MANY, parts
+from fedmix.kernels.sizes import copied, parts
 
 CLIENTS = 15
 LAYERS = {
@@ -26,26 +26,28 @@ LAYERS = {
 }  # fmt: skip
 
 
-def cases(batch: int) -> Iterator[tuple[str, Callable[..., Tensor], list[dict[str, int]], float]]:
+def cases(batch: int, how: str) -> Iterator[tuple[str, Callable[..., Tensor], list[dict[str, int]], float]]:
     """Name, call, tiles to try and GFLOP of every product of a step."""
+    low = how == "bf16"
+    form = {"device": "cuda", "dtype": torch.bfloat16 if low else torch.float32}
     for name, (size, C, O) in LAYERS.items():  # noqa: E741 - output channels
-        x = torch.randn(CLIENTS, batch, size, size, C, device="cuda")
-        g = torch.randn(CLIENTS, batch, size, size, O, device="cuda")
-        w = torch.randn(CLIENTS, O, 3, 3, C, device="cuda")
+        x = torch.randn(CLIENTS, batch, size, size, C, **form)
+        g = torch.randn(CLIENTS, batch, size, size, O, **form)
+        w = torch.randn(CLIENTS, O, 3, 3, C, **form)
         flop = 2e-9 * CLIENTS * batch * size**2 * 9 * C * O
-        yield f"{name} forward", lambda x=x, w=w, **t: kernels.conv(x, w, None, 0, 1, **t), list(_tiles(O)), flop
+        yield f"{name} forward", lambda x=x, w=w, **t: kernels.conv(x, w, None, 0, 1, how, **t), list(_tiles(O, low)), flop
         if name != "conv1":
-            yield f"{name} input", lambda g=g, w=w, **t: kernels.conv_input(g, w, 1, **t), list(_tiles(C)), flop
+            yield f"{name} input", lambda g=g, w=w, **t: kernels.conv_input(g, w, 1, how, **t), list(_tiles(C, low)), flop
         cut = parts(batch * size**2, O, C, 9)
-        tried = list(_few_tiles(O, 9 * C) if C < MANY else _weight_tiles(O, C))
-        yield f"{name} weight", lambda g=g, x=x, n=cut, **t: kernels.conv_weight(g, x, 0, 1, n, **t)[0], tried, flop
+        tried = list(_weight_tiles(O, C) if copied(C, x.itemsize) else _as_is_tiles(O, C, low))
+        yield f"{name} weight", lambda g=g, x=x, n=cut, **t: kernels.conv_weight(g, x, 0, 1, n, how, **t)[0], tried, flop
 
 
-def _tiles(outputs: int) -> Iterator[dict[str, int]]:
-    for BM, BN, BK in itertools.product((64, 128, 256), (32, 64, 128, 256), (32, 64)):
+def _tiles(outputs: int, low: bool) -> Iterator[dict[str, int]]:
+    for BM, BN, BK in itertools.product((64, 128, 256), (32, 64, 128, 256), (32, 64, 128) if low else (32, 64)):
         for num_warps, num_stages in ((4, 3), (8, 3), (4, 4)):
             small, large = BM * BN < 64 * 64, BM * BN >= 128 * 128
-            shared = (BM + BN) * BK * 4 * num_stages
+            shared = (BM + BN) * BK * (2 if low else 4) * num_stages
             if max(32, outputs) >= BN and shared <= 220_000 and not (small and num_warps == 8) and not (large and num_warps == 4):
                 yield {"BM": BM, "BN": BN, "BK": BK, "num_warps": num_warps, "num_stages": num_stages}
 
@@ -56,14 +58,15 @@ def _weight_tiles(outputs: int, channels: int) -> Iterator[dict[str, int]]:
             yield {"BO": BO, "BC": BC, "BM": BM, "num_warps": num_warps, "num_stages": 3}
 
 
-def _few_tiles(outputs: int, columns: int) -> Iterator[dict[str, int]]:
-    for BO, BJ, BM in itertools.product((32, 64), (32, 64, 128), (32, 64)):
-        if outputs >= BO and max(32, columns) >= BJ:
-            yield {"BO": BO, "BJ": BJ, "BM": BM, "num_warps": 4, "num_stages": 3}
+def _as_is_tiles(outputs: int, channels: int, low: bool) -> Iterator[dict[str, int]]:
+    for BO, BJ, BM in itertools.product((32, 64, 128) if low else (32, 64), (32, 64, 128), (32, 64, 128) if low else (32, 64)):
+        if outputs >= BO and max(32, 9 * channels) >= BJ:
+            for num_stages in (3, 4) if low else (3,):
+                yield {"BO": BO, "BJ": BJ, "BM": BM, "num_warps": 8 if BO * BJ > 128 * 64 else 4, "num_stages": num_stages}
 
 
-def compile_share(batch: int, share: int, of: int) -> None:
-    for number, (_, call, tiles, _) in enumerate(cases(batch)):
+def compile_share(batch: int, how: str, share: int, of: int) -> None:
+    for number, (_, call, tiles, _) in enumerate(cases(batch, how)):
         for tile in tiles[(share + number) % of :: of]:
             try:
                 call(**tile)
@@ -71,16 +74,16 @@ def compile_share(batch: int, share: int, of: int) -> None:
                 continue
 
 
-def main(out: str, batch: int, workers: int) -> None:
+def main(out: str, batch: int, how: str, workers: int) -> None:
     context = multiprocessing.get_context("spawn")
-    helpers = [context.Process(target=compile_share, args=(batch, i, workers)) for i in range(workers)]
+    helpers = [context.Process(target=compile_share, args=(batch, how, i, workers)) for i in range(workers)]
     for helper in helpers:
         helper.start()
     for helper in helpers:
         helper.join()
     found: dict[str, Any] = {}
     total = 0.0
-    for name, call, tiles, flop in cases(batch):
+    for name, call, tiles, flop in cases(batch, how):
         times = []
         for tile in tiles:
             try:
@@ -101,4 +104,5 @@ def main(out: str, batch: int, workers: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 20, 14)
+    out, batch, how = (*sys.argv[1:], *("20", "tf32")[len(sys.argv) - 2 :])
+    main(out, int(batch), how, 14)

@@ -51,7 +51,8 @@ SAYS = {
     "engine.device": "`cpu`, `cuda`, `cuda:1` and so on.",
     "engine.chunk": "How many clients are trained at once. Unset: the engine decides.",
     "engine.compile": "Compile the step first. Unset: on a GPU only.",
-    "engine.precision": "How a GPU multiplies while it trains; a CPU always uses float32.",
+    "engine.precision": "How a GPU multiplies while it trains: [bf16](speed.md) is the fastest and rounds the most. "
+    "A CPU always uses float32.",
     "engine.processes": "Divide a round's clients among so many processes of one thread each, on a CPU. "
     "It is not part of a run's name and may change when a run goes on; weights may then differ by rounding.",
 }

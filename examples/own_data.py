@@ -1,16 +1,17 @@
 """Your own arrays and your own model: FedAvg beside FedMix. Copy this file and replace `load` and `Net`.
 
-python examples/own_data.py [--rounds 15]
+python examples/own_data.py [--rounds 15] [--out runs], stopped by Ctrl-C and started again at will; then: fedmix report runs
 """
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmix import Exchange, Federation, FedMix, Supervised, Training, data
+from fedmix import Exchange, Federation, FedMix, Supervised, Training, data, record
 from fedmix.models import initialised
 
 LENGTH, CLIENTS, CLASSES = 16, 12, 4
@@ -43,7 +44,8 @@ class Net(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description="FedAvg and FedMix on your own arrays.")
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--out", type=Path, default=Path("runs"))
+    chosen = parser.parse_args()
 
     x, y, owner = load()
     x = (x - x.mean(0)) / x.std(0)  # FedMix shrinks inputs towards zero, so let zero be their mean
@@ -60,10 +62,9 @@ def main() -> None:
     training = Training(clients_per_round=3, epochs=5, batch_size=10, lr=0.1)
     for name, objective, exchange in (("FedAvg", Supervised(), None), ("FedMix", FedMix(lam=0.1), Exchange(m=20))):
         federation = Federation(initialised(Net, seed=0), machines, objective, training, exchange=exchange)
-        *_, last = federation.run(rounds, evaluate_every=rounds)
-        assert last.metrics is not None
+        summary = record(federation, chosen.out / f"machines-{name.lower()}", chosen.rounds)
         sent = (federation.traffic.up + federation.traffic.down) / 1e6
-        print(f"{name}: accuracy {100 * last.metrics['accuracy']:.1f} % after {last.round} rounds, {sent:.2f} MB sent")
+        print(f"{name}: accuracy {100 * summary['last']:.1f} % after {summary['rounds']} rounds, {sent:.2f} MB sent")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ EXCHANGE: list[tuple[str, Call]] = [
         "exchange.cutoff=6 leaves no client to send means: the largest has 5 samples; lower it",
         lambda: run(FedMix(0.1), exchange=Exchange(cutoff=6)),
     ),
-    ("exchange.noise=-1 must not be negative", lambda: Exchange(noise=-1)),
+    ("exchange.noise=-1 is a deviation and must lie between 0", lambda: Exchange(noise=-1)),
     ("exchange.noise=nan", lambda: Exchange(noise=NOT)),
     ("exchange.noise=inf", lambda: Exchange(noise=INFINITE)),
     ("exchange.average=0 must be at least 1", lambda: Exchange(average=0)),

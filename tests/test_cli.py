@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from fedmix import __version__
+from fedmix import BadInput, __version__
 from fedmix.cli.app import main
+from fedmix.cli.commands import experiments
+from fedmix.presets import experiment
 
 SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
 
@@ -33,7 +35,7 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
 
 def test_letters_that_a_pipe_does_not_have() -> None:
-    command = [sys.executable, "-c", "from fedmix.cli import main; main()", "privacy", "--clip", "4", "--epsilon", "1"]
+    command = [sys.executable, "-m", "fedmix", "privacy", "--clip", "4", "--epsilon", "1"]
     done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
     assert b"? = 1" in done.stdout
@@ -214,6 +216,45 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert sorted(Path(f).name.split("-")[2] for f in json.loads(capsys.readouterr().out)) == ["s5", "s6"]
 
 
+UNFINISHED = (
+    'rounds = 0\nseed = 3\n[data]\nname = "digits"\n[model]\nname = "digits_cnn"\n[objective]\nlam = 0.3\nscale = "algorithm"\n'
+    "[training]\nclients_per_round = 3\n"
+)
+
+
+def test_a_file_is_validated_with_what_is_set(tmp_path: Path) -> None:
+    """The file lacks an objective's name and has no rounds; both are given, and one of its own values is swept."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text(UNFINISHED)
+    found = experiments(str(mine), [None], None, None, 2, ["rounds=2", "objective.name=fedmix", "training.clients_per_round=3,4"])
+    told = [(e.rounds, e.objective.lam, e.objective.scale, e.training.clients_per_round, e.seed) for e in found]
+    assert told == [(2, 0.3, "algorithm", k, seed) for k in (3, 4) for seed in (3, 4)]
+    both = experiments(str(mine), ["fedavg", "naivemix"], 2, None, 1, ["objective.lam=0.2", "exchange.m=5"])
+    assert [(e.algorithm, e.exchange and e.exchange.m) for e in both] == [("fedavg", None), ("naivemix", 5)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds", "said"),
+    [
+        (["objective.name=fedmix"], None, "mine.toml: rounds=0 should be greater than or equal to 1"),
+        (["objective.name=fedmix"], -1, "command line: rounds=-1 should be greater than or equal to 1"),
+        (["objective.name=fedmix", "data.clients=x"], None, "--set: data.clients='x' should be .*; mine.toml: rounds=0 should"),
+        (["objective.name=fedmix", "training.lr=0.0"], 1, "--set: training.lr=0.0 must be positive"),
+        (["objective.name=fedmix", "objective.lam=2.0"], 1, "mine.toml with --set and command line: .*lam=2.0 is outside"),
+        (["training.epochs=2"], 1, "mine.toml with --set and command line: objective.name is missing"),
+        (["objective.name=fedmx"], 1, "--set: objective.name='fedmx' is unknown; did you mean fedmix?"),
+        (["rounds.x=1", "objective.name=fedmix"], None, "rounds.x: rounds is a value, not a section"),
+    ],
+)
+def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
+    settings: list[str], rounds: int | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(UNFINISHED)
+    with pytest.raises(BadInput, match=f"^{said}"):
+        experiments("mine.toml", [None], rounds, None, 1, settings)
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -334,6 +375,7 @@ def test_privacy_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     found = json.loads(capsys.readouterr().out)
     assert found["noise"] == found["label_noise"] == pytest.approx(3.7306 * 8 / 50, rel=1e-4)
     assert found["epsilon"]["one sample replaced"] == pytest.approx(1.0)
+    assert found["sensitivity"] == pytest.approx([8 / 50])
     assert fedmix(monkeypatch, *given, "--sigma", 3.7306 * 8 / 50, "--m", 5) == 0
     back = json.loads(capsys.readouterr().out)
     assert back["epsilon"]["one sample replaced"] > 10
@@ -345,6 +387,32 @@ def test_privacy_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert (tmp_path / "means.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_noise_needed_is_rounded_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """3.73063 deviations of 8/50 are 0.596901, to be copied with four digits: 0.5969 would give an ε above 1."""
+    assert fedmix(monkeypatch, "privacy", "--n", 50, "--clip", 4, "--epsilon", 1) == 0
+    said = capsys.readouterr().out
+    assert "exchange.noise=0.597\n" in said
+    assert "at most Δ = 0.16\n" in said
+
+
+def test_privacy_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its exchange counts, and options count more; what sends no means of samples is refused."""
+    path, chosen = tmp_path / "mine.toml", experiment("digits", "fedmix").with_settings({"exchange.clip": 4.0, "exchange.m": 10})
+    path.write_text(chosen.with_settings({"exchange.noise": 2.0}).toml())
+    found = []
+    for more in ([], ["--sigma", 1]):
+        assert fedmix(monkeypatch, "privacy", path, "--json", *more) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert [(one["m"], one["clip"], one["noise"]) for one in found] == [(10, 4.0, 2.0), (10, 4.0, 1.0)]
+    for other, said in (
+        (chosen.with_settings({"exchange.source": "noise"}), "exchange.source='noise'"),
+        (experiment("digits", "hidden-fedmix"), "hidden states"),
+    ):
+        path.write_text(other.toml())
+        assert fedmix(monkeypatch, "privacy", path) == 2
+        assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -353,6 +421,7 @@ def test_privacy_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         (["--clip", 4, "--epsilon", -1], "epsilon=-1.0 must be positive"),
         (["--clip", 4, "--sigma", 1, "--delta", 0], "delta=0.0 must lie between 0 and 1"),
         (["--m", "many"], "--m 'many' is not a number"),
+        (["--n", 0], "--n 0: a client has at least 1 sample"),
     ],
 )
 def test_privacy_refuses(

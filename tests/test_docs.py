@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from fedmix.cli import commands, reproduce
 from fedmix.cli.app import app
-from fedmix.experiment import Experiment, settings
+from fedmix.experiment import settings
 from fedmix.paper import TABLES
 from fedmix.paper.study import Study
+from fedmix.runs import Run
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -113,9 +114,9 @@ def test_every_table_is_listed(site: Path) -> None:
 @pytest.mark.parametrize("line", [line for line in LINES if line.split()[1] in ("run", "compare") and line not in SMALL])
 def test_commands_on_large_data_are_valid(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything up to the training."""
-    asked: list[Experiment] = []
+    asked: list[Run] = []
 
-    def note(todo: list[Experiment], *_: Any, **__: Any) -> list[Path]:
+    def note(todo: list[Run], *_: Any, **__: Any) -> list[Path]:
         asked.extend(todo)
         return []
 

@@ -48,6 +48,7 @@ def test_diabetes_beats_the_mean(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 @pytest.mark.parametrize("name", ["own_data.py", "own_objective.py"])
-def test_ones_own(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ones_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)  # one of them writes run folders
     run(monkeypatch, name, "--rounds", "1")
     assert len(re.findall(r": accuracy [0-9.]+ % after 1 rounds", capsys.readouterr().out)) >= 2

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedmix.experiment import Experiment
     from fedmix.federation import Federation, Round
     from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised
+    from fedmix.recording import record
     from fedmix.runs import Run
     from fedmix.training import Training
 
@@ -24,6 +25,7 @@ _HOME = {
     "experiment": ("Experiment",),
     "federation": ("Federation", "Round"),
     "objectives": ("FedMix", "GlobalMix", "Hidden", "LocalMix", "NaiveMix", "Objective", "Proximal", "Supervised"),
+    "recording": ("record",),
     "runs": ("Run",),
     "training": ("Training",),
 }
@@ -33,16 +35,20 @@ __all__ = [
     "BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "Exchange", "Experiment", "FedMix", "Federation",
     "FedmixError", "GlobalMix", "Hidden",
     "LocalMix", "NaiveMix", "Objective", "Proximal", "Round", "Run", "Supervised", "Training",
-    "data", "exchange", "losses", "models", "presets", "report",
+    "data", "exchange", "losses", "models", "presets", "record", "report",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"fedmix.{name}")
-    for module, names in _HOME.items():
-        if name in names:
-            return getattr(import_module(f"fedmix.{module}"), name)
+    try:
+        if name in _MODULES:
+            return import_module(f"fedmix.{name}")
+        for module, names in _HOME.items():
+            if name in names:
+                return getattr(import_module(f"fedmix.{module}"), name)
+    except ModuleNotFoundError as error:
+        said = f"fedmix.{name} needs {error.name}; run: pip install 'fedmix[cli]'"
+        raise ModuleNotFoundError(said, name=error.name) from error
     raise AttributeError(f"module 'fedmix' has no attribute {name!r}")
 
 

@@ -1,5 +1,7 @@
 """What can go wrong, each with one sentence that says what, where and what to do."""
 
+from inspect import isclass, isfunction
+
 
 class FedmixError(Exception):
     """Base of every error that fedmix raises on purpose."""
@@ -41,3 +43,10 @@ class Collapsed(FedmixError):
 
     def __reduce__(self) -> tuple[type, tuple[int, str]]:
         return type(self), (self.round, self.reason)
+
+
+def described(value: object) -> str:
+    """What a value is that should be something else: a class, a function, or of some type."""
+    if isclass(value) or isfunction(value):
+        return f"the {'class' if isclass(value) else 'function'} {value.__name__}"
+    return f"of type {type(value).__name__}"

@@ -7,7 +7,11 @@ import difflib
 import hashlib
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -70,6 +74,7 @@ OBJECTIVE_SECTIONS = {
     n: _section(n, o, mu=(Annotated[float, Field(ge=0, allow_inf_nan=False)], 0.0), layer=(Annotated[int, Field(ge=0)], 0))
     for n, o in OBJECTIVES.items()
 }
+NAMED = {"data": DATA_SECTIONS, "model": MODEL_SECTIONS, "objective": OBJECTIVE_SECTIONS}
 ExchangeSection = _section(None, Exchange)
 TrainingSection = _section(None, Training)
 if TYPE_CHECKING:  # their fields are only known when this runs
@@ -119,12 +124,17 @@ class Experiment(_Section):
         return self
 
     @staticmethod
-    def of(values: Mapping[str, Any], where: str = "experiment") -> "Experiment":
-        """Validate nested dicts; every mistake is named by its dotted path, with its value and the nearest right key."""
+    def of(values: Mapping[str, Any], where: str = "experiment", origin: Mapping[str, str] | None = None) -> "Experiment":
+        """Validate nested dicts; every mistake is named by its dotted path, with its value and the nearest right key.
+
+        `where` says where the values came from, and `origin` by dotted path of those that came from elsewhere.
+        """
         try:
             experiment = Experiment.model_validate(values)
         except ValidationError as error:
-            raise BadInput(f"{where}: {printable('; '.join(_mistakes(error, values)))}") from None
+            mistakes = [(_source(path, where, origin or {}), said) for path, said in _mistakes(error, values)]
+            told = (f"{source}: {'; '.join(said for _, said in all_)}" for source, all_ in groupby(mistakes, itemgetter(0)))
+            raise BadInput(printable("; ".join(told))) from None
         if experiment.exchange is None and experiment.build_objective().needs.means:
             return experiment.model_copy(update={"exchange": ExchangeSection()})  # so that the spec says what is exchanged
         return experiment
@@ -132,7 +142,7 @@ class Experiment(_Section):
     @staticmethod
     def load(path: Path) -> "Experiment":
         """Read a TOML file."""
-        return Experiment.of(read_toml(path, LARGEST, "give a preset's name or a TOML file of a few lines"), str(path))
+        return Experiment.of(read_values(path), str(path))
 
     def values(self) -> dict[str, Any]:
         """Nested plain values, without those that are None."""
@@ -140,55 +150,33 @@ class Experiment(_Section):
 
     def toml(self) -> str:
         """The whole spec, defaults included, as TOML that `load` reads back."""
-        return _toml(self.values())
+        return toml(self.values())
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Experiment":
         """The experiment with some settings changed, given by dotted path."""
-        values = self.values()
-        for path in sorted(settings, key=lambda path: not path.endswith(".name")):  # another name brings other fields
-            value = settings[path]
-            *sections, key = path.split(".")
-            at = values
-            for section in sections:
-                at = at.setdefault(section, {})
-                if not isinstance(at, dict):
-                    raise BadInput(printable(f"{path}: {section} is a value, not a section"))
-            if key == "name" and at.get(key) != value and sections and sections[0] != "engine":
-                at.clear()
-                if sections == ["objective"] and not any(p.startswith("exchange.") for p in settings):
-                    values.pop("exchange", None)
-            at[key] = value
-        return Experiment.of(values, "settings")
+        return Experiment.of(changed(self.values(), settings), "settings")
 
     def takes(self, path: str) -> bool:
         """Whether a setting, given by dotted path, is one of this experiment's; another algorithm or data set may have it."""
-        section, _, key = path.rpartition(".")
-        if section == "exchange":
-            return self.exchange is not None
-        return section not in ("data", "model", "objective") or key in type(getattr(self, section)).model_fields
+        return takes(self.values(), path)
 
     @property
     def algorithm(self) -> str:
         """The algorithm's name, as the command line knows it."""
-        exchange, spec = self.exchange, self.objective.model_dump()
-        base = str(spec["name"])
-        if exchange is not None and base == "naivemix" and exchange.source != "pool":
-            base = {"own": "localmeans", "noise": "randommix"}[exchange.source]
-        if base == "fedmix" and spec["expand"] == "logits":
-            base = "fedmix-logits"
-        if spec["layer"]:
-            base = f"hidden-{base}"
-        if not spec["mu"]:
-            return base
-        return "fedprox" if base == "fedavg" else f"{base}+prox"
+        return algorithm_of(self.values())
 
     @property
     def id(self) -> str:
         """The run's name: what it is, and a hash of every setting but on how many processes it runs."""
         values = self.values()
         del values["engine"]["processes"]
-        digest = hashlib.sha256(_toml(values).encode()).hexdigest()[:10]
+        digest = hashlib.sha256(toml(values).encode()).hexdigest()[:10]
         return f"{self.data.name}-{self.algorithm}-s{self.seed}-{digest}"
+
+    @property
+    def identity(self) -> str:
+        """All settings but the number of rounds, which may grow."""
+        return self.with_settings({"rounds": 1}).id
 
     def build_objective(self) -> Objective:
         """The objective with its proximal term and its layer."""
@@ -235,7 +223,65 @@ class Experiment(_Section):
         )
 
 
-def _toml(values: Mapping[str, Any]) -> str:
+def read_values(path: Path) -> dict[str, Any]:
+    """What a TOML file says, not validated yet."""
+    values = read_toml(path, LARGEST, "give a preset's name or a TOML file of a few lines")
+    if "recorded" in values:
+        raise BadInput(f"{path} tells of a script's own federation, which that script alone can make; run the script again")
+    return values
+
+
+def table(values: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """A section of values that may not be valid; empty where it is missing or no section."""
+    found = values.get(section)
+    return found if isinstance(found, dict) else {}
+
+
+def changed(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with some settings changed, given by dotted path; nothing is validated."""
+    new = deepcopy(dict(values))
+    for path in sorted(settings, key=lambda path: not path.endswith(".name")):  # another name brings other fields
+        value = settings[path]
+        *sections, key = path.split(".")
+        at = new
+        for section in sections:
+            at = at.setdefault(section, {})
+            if not isinstance(at, dict):
+                raise BadInput(printable(f"{path}: {section} is a value, not a section"))
+        if key == "name" and at.get(key, value) != value and sections and sections[0] != "engine":
+            at.clear()
+            if sections == ["objective"] and not any(p.startswith("exchange.") for p in settings):
+                new.pop("exchange", None)
+        at[key] = value
+    return new
+
+
+def takes(values: Mapping[str, Any], path: str) -> bool:
+    """Whether such an experiment has a setting, given by dotted path; where that is not known, validation will tell."""
+    section, _, key = path.rpartition(".")
+    if section == "exchange":
+        section, key = "objective", "per"  # which those have that use means
+    known = NAMED.get(section, {}).get(str(table(values, section).get("name")))
+    return known is None or key in known.model_fields
+
+
+def algorithm_of(values: Mapping[str, Any]) -> str:
+    """The name that the command line has for an objective and its exchange."""
+    objective = table(values, "objective")
+    base = str(objective.get("name"))
+    if base == "naivemix":
+        base = {"own": "localmeans", "noise": "randommix"}.get(str(table(values, "exchange").get("source")), base)
+    if base == "fedmix" and objective.get("expand") == "logits":
+        base = "fedmix-logits"
+    if objective.get("layer"):
+        base = f"hidden-{base}"
+    if not objective.get("mu"):
+        return base
+    return "fedprox" if base == "fedavg" else f"{base}+prox"
+
+
+def toml(values: Mapping[str, Any]) -> str:
+    """Nested values as TOML, with those that are in no section first."""
     import tomli_w
 
     flat = {k: v for k, v in values.items() if not isinstance(v, dict)}
@@ -244,15 +290,10 @@ def _toml(values: Mapping[str, Any]) -> str:
 
 def settings() -> Iterator[tuple[str, str, Any, str]]:
     """Every setting: dotted path, type, default, and for named sections the name they belong to."""
-    named: dict[str, Mapping[str, type[_Section]]] = {
-        "data": DATA_SECTIONS,
-        "model": MODEL_SECTIONS,
-        "objective": OBJECTIVE_SECTIONS,
-    }
     plain: dict[str, type[_Section]] = {"training": TrainingSection, "exchange": ExchangeSection, "engine": EngineSection}
     for field, info in Experiment.model_fields.items():
-        if field in named:
-            for name, section in named[field].items():
+        if field in NAMED:
+            for name, section in NAMED[field].items():
                 yield from _fields(section, f"{field}.", name)
         elif field in plain:
             yield from _fields(plain[field], f"{field}.", "")
@@ -275,16 +316,21 @@ def _type(annotation: Any) -> str:
         return " | ".join(_type(part) for part in parts)
     if origin is Literal:
         return " | ".join(repr(part) for part in parts)
-    return (
-        "None"
-        if annotation is NoneType
-        else annotation.__name__
-        if inspect.isclass(annotation) and not parts
-        else str(annotation)
-    )
+    if annotation is NoneType:
+        return "None"
+    return annotation.__name__ if inspect.isclass(annotation) and not parts else str(annotation)
 
 
-def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[str]:
+def _source(path: str, where: str, origin: Mapping[str, str]) -> str:
+    """Where the value at a path came from; without a path, all that the values came from."""
+    if not path:
+        return f"{where} with {' and '.join(sorted(set(origin.values())))}" if origin else where
+    within = (source for at, source in origin.items() if f"{path}.".startswith(f"{at}.") or f"{at}.".startswith(f"{path}."))
+    return next(within, where)
+
+
+def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The dotted path of each, if it has one, and a sentence."""
     for mistake in error.errors():
         path = [str(part) for part in mistake["loc"]]
         at: Any = values
@@ -298,19 +344,22 @@ def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[str
         dotted = ".".join(shown) or "experiment"
         match mistake["type"]:
             case "extra_forbidden":
-                yield f"{dotted}={_shown(at)} is not a setting{_nearest(shown, values)}"
+                yield dotted, f"{dotted}={_shown(at)} is not a setting{_nearest(shown, values)}"
             case "missing" | "union_tag_not_found":
                 missing = dotted if mistake["type"] == "missing" else f"{dotted}.name"
-                yield f"{missing} is missing; give it a value"
+                yield "", f"{missing} is missing; give it a value"
             case "union_tag_invalid":
                 name = at.get("name")
                 known = str(mistake["ctx"]["expected_tags"]).replace("'", "")
-                yield f"{dotted}.name={_shown(name)} is unknown{_close(str(name), known.split(', '))}; choose one of {known}"
+                near = _close(str(name), known.split(", "))
+                yield f"{dotted}.name", f"{dotted}.name={_shown(name)} is unknown{near}; choose one of {known}"
             case "value_error":
-                yield str(mistake["ctx"]["error"])
+                said = str(mistake["ctx"]["error"])
+                named = re.match(r"(\w+\.\w+)=", said)
+                yield named[1] if named else "", said
             case _:
                 reason = mistake["msg"].removeprefix("Input ")
-                yield f"{dotted}={_shown(at)} {reason}"
+                yield dotted, f"{dotted}={_shown(at)} {reason}"
 
 
 def _shown(value: Any) -> str:
@@ -319,11 +368,11 @@ def _shown(value: Any) -> str:
 
 
 def _nearest(shown: list[str], values: Mapping[str, Any]) -> str:
-    section, key = shown[:-1], shown[-1]
-    name = str(values.get(section[0], {}).get("name", "")) if section else ""
-    known = [path.split(".")[-1] for path, _, _, of in settings() if path.split(".")[:-1] == section and of in ("", name)]
-    if not section:
-        known += ["data", "model", "objective", "training", "exchange", "engine"]
+    *section, key = shown
+    known = list(Experiment.model_fields)
+    if section:
+        name = str(table(values, section[0]).get("name", ""))
+        known = [path.split(".")[-1] for path, _, _, of in settings() if path.split(".")[:-1] == section and of in ("", name)]
     return _close(key, known) or f"; known are {', '.join(known)}"
 
 

@@ -16,11 +16,11 @@ from fedmix.batches import Received, Resident
 from fedmix.collapse import guessing_level, stop_if_collapsed
 from fedmix.data.federated import FederatedData
 from fedmix.engines import Engine, Processes, Sequential, Vectorised, Work
-from fedmix.errors import BadInput
+from fedmix.errors import BadInput, described
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
 from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code
-from fedmix.kernels.precision import Precision, arithmetic
+from fedmix.kernels.precision import Precision, arithmetic, check_device
 from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.functional import Model, check_fits
 from fedmix.objectives.base import Objective
@@ -71,6 +71,7 @@ class Rounds:
         self.tested: list[tuple[int, float]] = []  # rounds and accuracies
         self.traffic = Traffic()
         self.notes: Mapping[str, int] = {}
+        self._shared = False  # whether a sample has been there twice, in one round or with two clients in several
 
     def _train_round(self) -> tuple[float, Traffic]:
         """Train one round; the mean local loss and the bytes that it took."""
@@ -159,9 +160,8 @@ class Rounds:
             return "no means are exchanged, and weights carry no guarantee"
         if self.needs.layer:
             return "hidden states are made by weights that were trained on the samples themselves"
-        rows = self.data.clients.flat
-        if len(np.unique(rows)) < len(rows):
-            return "some samples are there twice, with one client or with two"
+        if self._shared:
+            return "some samples are there twice, with one client or with two, or went from one to another"
         return own_code(self.data)
 
     def state(self) -> dict[str, Tensor]:
@@ -246,7 +246,14 @@ class Federation(Rounds):
         for phase in objective.phases():
             model.tail(phase.layer)
         super().__init__(model, objective, training, data, means, seed, device_named(device))
+        check_device(precision, self.device)
         self.changes = changes
+        self._holder = np.full(len(data.x), -1)  # the last client that had each sample
+        self._note_holders()
+        self.runs_on = {
+            "name": engine, "device": str(device), "chunk": chunk, "compile": compile, "precision": precision,
+            "processes": processes,
+        }  # fmt: skip
         self.resident = Resident.on(self.device, data)
         build: Callable[[], Engine]
         if engine == "vectorised":
@@ -288,9 +295,18 @@ class Federation(Rounds):
         changed = self.changes(round_) if self.changes else {}
         if changed:
             self.data = self.data.with_clients(changed)
+            self._note_holders()
             self.resident = replace(self.resident, data=self.data)
             if self.exchange:
                 self.exchange.changed(changed)
+
+    def _note_holders(self) -> None:
+        """Take note of whose samples these are now; a sample's ε would add up over all who ever had it."""
+        rows, owner = self.data.clients.flat, np.repeat(np.arange(len(self.data.clients)), self.data.clients.sizes)
+        before, holder = self._holder[rows], self._holder.copy()
+        holder[rows] = owner
+        moved = ((before >= 0) & (before != owner)).any()
+        self._holder, self._shared = holder, self._shared or bool(moved) or int(np.bincount(rows).max()) > 1
 
     def _exchange_means(self, chosen: np.ndarray[Any, Any]) -> tuple[Received | None, Traffic]:
         """Have the means exchanged that are due, and give the pool as the model will see it."""
@@ -326,7 +342,9 @@ class Federation(Rounds):
         super().restore(saved)
         for past in range(self.round if self.changes else 0):
             changed = self.changes(past) if self.changes else {}
-            self.data = self.data.with_clients(changed) if changed else self.data
+            if changed:
+                self.data = self.data.with_clients(changed)
+                self._note_holders()
         self.resident = replace(self.resident, data=self.data)
 
 
@@ -347,10 +365,6 @@ def device_named(name: str | torch.device) -> torch.device:
         raise BadInput(f"device {str(name)!r} cannot be used ({reason}); choose 'cpu', or 'cuda' where there is a GPU") from error
 
 
-def _named(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
-
-
 def _check(data: FederatedData, objective: Objective, training: Training, exchange: Exchange | None) -> None:
     """Refuse combinations that cannot work, before anything runs."""
     for what, value, kind, how in (
@@ -359,7 +373,7 @@ def _check(data: FederatedData, objective: Objective, training: Training, exchan
         ("training", training, Training, "give a Training, such as Training(clients_per_round=5)"),
     ):
         if not isinstance(value, kind):
-            raise BadInput(f"`{what}` is {_named(value)}; {how}")
+            raise BadInput(f"`{what}` is {described(value)}; {how}")
     needs = objective.needs
     if training.clients_per_round > len(data.clients):
         raise BadInput(

@@ -3,6 +3,7 @@
 import json
 import os
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,15 @@ def _plain(value: Any) -> Any:
         if not level:
             return value
     raise ValueError("nested too deeply")
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every value in nested tables by its dotted path, as text."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{printable(key)}.")
+        else:
+            yield f"{prefix}{printable(key)}", printable(value)
 
 
 def printable(value: object) -> str:

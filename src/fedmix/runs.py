@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -37,15 +37,16 @@ from fedmix.collapse import warning
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput, FedmixError
 from fedmix.exchange.accounting import upwards
-from fedmix.experiment import Experiment
+from fedmix.experiment import Experiment, toml
 from fedmix.federation import Federation, Round, Rounds
-from fedmix.files import parse_json, printable, read_within, refuse_link, write_whole
+from fedmix.files import flat, parse_json, printable, read_within, refuse_link, write_whole
 
 CHECKPOINT_SECONDS = 5.0
 GALLERY = 12
 LARGEST = 256 << 20  # bytes of a file that is read whole
 MEANS = re.compile(r"means-[0-9]{1,19}\.safetensors")
 RELEASED = ("exchange.owner", "exchange.x", "exchange.y")  # the large part of a state: the same until the next version
+MAY_CHANGE = ("rounds", "engine.processes")  # when a run goes on
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -55,22 +56,38 @@ class Interrupted(FedmixError):
     exit_code = 130
 
 
-class Run:
-    """A run in a folder of its own, such as `out / experiment.id`; `Run.open(folder)` goes on with one.
+class Spec(Protocol):
+    """What is to be known of a run; `identity` is a hash of what may not change when it goes on."""
 
-    `build` makes what trains, where that is not the experiment's own federation.
-    """
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def evaluate_every(self) -> int: ...
+    @property
+    def target(self) -> float | None: ...
+    @property
+    def training(self) -> Any: ...
+    @property
+    def algorithm(self) -> str: ...
+    @property
+    def identity(self) -> str: ...
+    def values(self) -> dict[str, Any]: ...
 
-    def __init__(self, experiment: Experiment, folder: Path, build: Callable[[], Rounds] | None = None) -> None:
-        self.experiment, self.folder, self.build = experiment, folder, build
+
+class RunFolder:
+    """A run in a folder of its own. What trains in it is left to those that know."""
+
+    def __init__(self, experiment: Spec, folder: Path) -> None:
+        self.experiment, self.folder = experiment, folder
         self._means: str | None = None  # the file of released means that is known to be whole
 
-    @staticmethod
-    def open(folder: Path) -> "Run":
-        """The run in a folder, by its experiment.toml."""
-        if not (folder / "experiment.toml").is_file():
-            raise BadInput(f"{folder} holds no run: it has no experiment.toml; give a folder that 'fedmix run' made")
-        return Run(Experiment.load(folder / "experiment.toml"), folder)
+    def _build(self, root: Path | None) -> Rounds:
+        """What trains, before its first round."""
+        raise NotImplementedError
+
+    def _there(self) -> dict[str, Any]:
+        """The settings in the folder's experiment.toml."""
+        raise NotImplementedError
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -78,11 +95,10 @@ class Run:
         path = self.folder / "summary.json"
         if not path.is_file():
             return None
+        content = self._content(path.name)
         try:
-            said = parse_json(self._content("summary.json"))
-        except ValueError as error:
-            if isinstance(error, BadInput):
-                raise
+            said = parse_json(content)
+        except ValueError:
             said = None
         if not isinstance(said, dict):
             raise BadInput(f"{path} is damaged; delete it and go on with: fedmix resume {self.folder}")
@@ -93,7 +109,7 @@ class Run:
         done = self.summary
         if done is None or done.get("rounds") != self.experiment.rounds:
             return None
-        if done.get("identity") != _identity(self.experiment):
+        if done.get("identity") != self.experiment.identity:
             raise self._changed("summary")
         return done
 
@@ -135,28 +151,15 @@ class Run:
                         raise Interrupted(f"stopped after round {federation.round}; go on with: fedmix resume {self.folder}")
             return self._finish(federation)
 
-    def restored(self, root: Path | None = None) -> Federation:
-        """The federation as the last checkpoint left it, to look at; nothing is written."""
-        saved = self._saved()
-        if saved is None:
-            raise BadInput(f"{self.folder} has no checkpoint; start it with 'fedmix run' first")
-        federation = self.experiment.federation(root)
-        federation.restore(saved[0])
-        return federation
-
     def _refuse_other(self) -> None:
         """Refuse a folder that holds another experiment, or this one with more rounds."""
-        path = self.folder / "experiment.toml"
-        if not path.is_file():
+        if not (self.folder / "experiment.toml").is_file():
             return
-        there = Experiment.load(path)
-        if _identity(there) != _identity(self.experiment):
-            raise BadInput(f"{self.folder} holds another experiment; choose another folder with --out")
-        if there.rounds > self.experiment.rounds:
-            raise BadInput(
-                f"{self.folder} holds this run with {there.rounds} rounds, more than {self.experiment.rounds}; "
-                f"go on with it: fedmix resume {self.folder}"
-            )
+        there, rounds = self._there(), self.experiment.rounds
+        if differs := _difference(there, self.experiment.values()):
+            raise BadInput(f"{self.folder} holds another experiment ({differs}); choose another folder")
+        if (more := there["rounds"]) > rounds:
+            raise BadInput(f"{self.folder} holds this run with {more} rounds, more than {rounds}; ask for {more} or more")
 
     def _changed(self, what: str) -> BadInput:
         return BadInput(
@@ -168,24 +171,24 @@ class Run:
         """The federation at the round it had reached, and the seconds spent so far."""
         for left in self.folder.glob(".*.partial"):
             left.unlink()  # by a process that was killed in mid-write
-        federation = self.build() if self.build else self.experiment.federation(root)
+        federation, spec = self._build(root), toml(self.experiment.values()).encode()
         privacy(federation)  # which may lack a package: better now than after the last round
         saved = self._saved()
         if saved is None:
             write_whole(self.folder / "environment.json", _json(environment(federation.device, command)))
             write_whole(self.folder / "clients.json", _clients(federation))
             write_whole(self.folder / "metrics.jsonl", b"")
-            write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())
+            write_whole(self.folder / "experiment.toml", spec)
             return federation, 0.0
         state, about = saved
-        if about.get("experiment") != _identity(self.experiment):
+        if about.get("experiment") != self.experiment.identity:
             raise self._changed("checkpoint")
         federation.restore(state)
         if federation.round > self.experiment.rounds:
             raise self._damaged("checkpoint.safetensors", f"it is of round {federation.round}")
         self._cut_metrics(federation.round)
         federation.tested = self._tested()
-        write_whole(self.folder / "experiment.toml", self.experiment.toml().encode())  # it may ask for more rounds than before
+        write_whole(self.folder / "experiment.toml", spec)  # it may ask for more rounds than before
         try:
             return federation, float(about["seconds"])
         except (KeyError, ValueError):
@@ -225,7 +228,7 @@ class Run:
         """Write what the next round depends on: a new version of the released means first; the old one goes last."""
         from safetensors.torch import save
 
-        about = {"experiment": _identity(self.experiment), "seconds": repr(seconds)}
+        about = {"experiment": self.experiment.identity, "seconds": repr(seconds)}
         state = {name: t.contiguous() for name, t in federation.state().items()}
         released = {name: state.pop(name) for name in RELEASED if name in state}
         if released:
@@ -265,7 +268,57 @@ class Run:
         return summary
 
 
-def summarise(lines: list[dict[str, Any]], experiment: Experiment) -> dict[str, Any]:
+class Run(RunFolder):
+    """The run of an experiment, in a folder such as `out / experiment.id`; `Run.open(folder)` goes on with one.
+
+    `build` makes what trains, where that is not the experiment's own federation.
+    """
+
+    experiment: Experiment
+
+    def __init__(self, experiment: Experiment, folder: Path, build: Callable[[], Rounds] | None = None) -> None:
+        super().__init__(experiment, folder)
+        self.build = build
+
+    @staticmethod
+    def open(folder: Path) -> "Run":
+        """The run in a folder, by its experiment.toml."""
+        if not (folder / "experiment.toml").is_file():
+            raise BadInput(f"{folder} holds no run: it has no experiment.toml; give a folder that 'fedmix run' made")
+        return Run(Experiment.load(folder / "experiment.toml"), folder)
+
+    def restored(self, root: Path | None = None) -> Federation:
+        """The federation as the last checkpoint left it, to look at; nothing is written."""
+        saved = self._saved()
+        if saved is None:
+            raise BadInput(f"{self.folder} has no checkpoint; start it with 'fedmix run' first")
+        federation = self.experiment.federation(root)
+        federation.restore(saved[0])
+        return federation
+
+    def _build(self, root: Path | None) -> Rounds:
+        return self.build() if self.build else self.experiment.federation(root)
+
+    def _there(self) -> dict[str, Any]:
+        return Experiment.load(self.folder / "experiment.toml").values()
+
+
+def kept(values: Mapping[str, Any]) -> dict[str, str]:
+    """By dotted path, the settings that stay the same when a run goes on."""
+    return {key: value for key, value in flat(values) if key not in MAY_CHANGE}
+
+
+def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The first setting that may not differ and does; nothing if there is none."""
+    before, now = kept(there), kept(here)
+    for key in now | before:
+        if before.get(key) != now.get(key):
+            hint = "; fedmix.models.initialised gives the same every time" if key == "recorded.initial_weights" else ""
+            return f"{key} is {before.get(key, 'not set')} there and {now.get(key, 'not set')} here{hint}"
+    return ""
+
+
+def summarise(lines: list[dict[str, Any]], experiment: Spec) -> dict[str, Any]:
     """Last, best, mean of the last ten evaluations, rounds to the target, seconds and bytes."""
     score_name = "accuracy" if "accuracy" in lines[-1] else "mse"
     better = max if score_name == "accuracy" else min
@@ -277,7 +330,7 @@ def summarise(lines: list[dict[str, Any]], experiment: Experiment) -> dict[str, 
     final = lines[-1]
     return {
         "rounds": final["round"],
-        "identity": _identity(experiment),
+        "identity": experiment.identity,
         "algorithm": experiment.algorithm,
         "score_name": score_name,
         "last": scores[-1][1],
@@ -320,11 +373,6 @@ def _round_of(line: bytes) -> Any:
     if not isinstance(said, dict) or not {"round", "seconds", "bytes_up", "bytes_down"} <= said.keys():
         return None
     return said["round"] if all(value is None or type(value) in (int, float) for value in said.values()) else None
-
-
-def _identity(experiment: Experiment) -> str:
-    """All settings but the number of rounds, which may grow."""
-    return experiment.with_settings({"rounds": 1}).id
 
 
 def _clients(federation: Rounds, scores: list[float] | None = None) -> bytes:
@@ -406,7 +454,9 @@ def writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise FedmixError(f"the disk of {folder} is full; make room, then go on with: fedmix resume {folder}") from error
+            raise FedmixError(
+                f"the disk of {folder} is full; make room and start the same again: it goes on where it was"
+            ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
-            raise BadInput(f"{folder} cannot be written ({error.strerror}); choose another folder with --out") from error
+            raise BadInput(f"{folder} cannot be written ({error.strerror}); choose another folder") from error
         raise

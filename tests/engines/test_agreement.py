@@ -4,6 +4,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,7 +16,8 @@ from torch.fx import GraphModule
 
 from fedmix import Exchange, Federation, FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised, Training
 from fedmix.engines import Sequential, Vectorised, Work, program
-from fedmix.engines.program import Program
+from fedmix.engines.program import Program, State
+from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models import initialised
 from fedmix.plan import draw_plan
 from fedmix.types import Params
@@ -118,6 +120,25 @@ def test_compiled_code_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch
     with pytest.warns(UserWarning, match="compiled local step does not do what the plain one does.*; going on without"):
         slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
     assert apart(plain, slow) < 1e-6
+
+
+@pytest.mark.parametrize(("precision", "noise", "wrong"), [
+    ("tf32", 1e-6, False), ("tf32", 1e-3, True), ("bf16", 1e-3, False), ("bf16", 1e-2, True),
+])  # fmt: skip
+def test_a_gradient_that_would_be_zero_may_be_rounding(precision: Precision, noise: float, wrong: bool) -> None:
+    """Of two weights the plain step moves one, by a norm of 2; compiled code moves the other by `noise` of that."""
+    unused: Any = None
+    params = {"moves": torch.zeros(4), "stays": torch.zeros(4)}
+    state = State(params, {}, torch.zeros(1, 1), torch.zeros(1), {}, unused, unused, None, unused, unused)
+    before = [t.clone() for t in state.written]
+    params["moves"] -= 1
+    params["stays"] += noise
+
+    def step(state: State) -> None:
+        state.params["moves"].sub_(1)
+
+    with arithmetic(precision), pytest.raises(program._Wrong) if wrong else nullcontext():
+        program._compare(step, state, before, [])
 
 
 def test_a_program_goes_with_the_last_who_needs_it() -> None:

@@ -239,18 +239,19 @@ def test_hidden_states_change_every_round(objective: Objective, built: list[int]
 
 
 class Scaled(nn.Module):
-    """Not a Sequential, with a buffer."""
+    """Not a Sequential, with a buffer, and with layers of which torch cannot trace the derivative."""
 
     scale: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.one, self.two = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.one, self.two = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.norms = nn.Sequential(nn.GroupNorm(2, 6), nn.LayerNorm(6))
         self.register_buffer("scale", torch.tensor([1.0, 0.5, -2.0, 1.5]))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.two(torch.tanh(self.one(x * self.scale)))
+        out: Tensor = self.two(torch.tanh(self.norms(self.one(x * self.scale))))
         return out
 
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, Objective, Supervised, Training
-from fedmix.data import FederatedData, from_arrays
-from fedmix.data.transforms import Plain
+from fedmix.data import FederatedData, Ragged, from_arrays
+from fedmix.data.transforms import Images, OneHot, Plain
 from fedmix.exchange import MeanExchange, Means, calibrated, guarantee, release, sensitivity
+from fedmix.exchange.accounting import nonnegative
 from fedmix.exchange.pool import to_shares
 from fedmix.objectives import GlobalMix
 from tests.synthetic import one_after_another
@@ -217,7 +218,7 @@ def test_what_gives_more_privacy(noise: float, factor: float, group: int, delta:
     assert guarantee(how, group, delta, nonnegative=True).epsilon < base
     assert guarantee(how, group, delta, releases=2).epsilon > base
     if not several:
-        assert guarantee(how, group, delta, neighbours="add-remove").epsilon == base
+        assert group == 1 or guarantee(how, group, delta, neighbours="add-remove").epsilon == base
         assert guarantee(how, group, delta, level="client").epsilon >= base
 
 
@@ -264,10 +265,19 @@ def test_bad_epsilon(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"clip": 0.0}, {"clip": math.inf}, {"label_clip": 1.0}, {"clip": 1.0, "label_noise": 1.0}, {"label_noise": -1.0}]
+    "wrong",
+    [
+        {"clip": 0.0},
+        {"clip": math.inf},
+        {"label_clip": 1.0},
+        {"clip": 1.0, "label_noise": 1.0},
+        {"label_noise": -1.0},
+        {"noise": 1e31},
+        {"noise": math.nan},
+    ],
 )
 def test_bad_settings(wrong: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match=r"exchange\.(clip|label)"):
+    with pytest.raises(BadInput, match=r"exchange\.(clip|label|noise)"):
         Exchange(**wrong)
 
 
@@ -319,3 +329,43 @@ def test_why_a_run_guarantees_nothing() -> None:
     assert "weights that were trained on the samples" in str(federation(Hidden(FedMix(lam=0.1), 2)).guarantee())
     assert "there twice" in str(federation(data=made().with_clients({0: [0, 0, 1]})).guarantee())
     assert "there twice" in str(federation(data=made().with_clients({0: [0, 1], 1: [1, 2]})).guarantee())
+
+
+def test_only_pixels_and_characters_are_known_not_to_be_negative() -> None:
+    """Two opposite samples at the bound lie 2·C apart, whatever the transform is called."""
+    x, y, images = np.zeros((4, 2, 2, 1), np.uint8), np.arange(4) % 2, Images((0.5,), (0.5,))
+    pixels = FederatedData(x, y, Ragged.of([[0, 1], [2, 3]]), x, y, 2, images)
+    assert nonnegative(pixels)
+    for values in (x.astype(np.int8), x.astype(np.float32)):
+        assert not nonnegative(replace(pixels, x=values))
+    assert not nonnegative(made())
+    text = x[..., 0, 0]
+    assert nonnegative(replace(pixels, x=text, test_x=text, transform=OneHot(3)))
+
+
+def test_a_sample_that_goes_from_client_to_client() -> None:
+    """Releases are counted by client, and row 15 is first with client 0, then with nobody, then with client 1."""
+    steps: list[dict[int, list[int]]] = [{}, {0: [0, 1, 15]}, {0: [0, 1]}, {1: [4, 5, 15]}]
+    run = federation(changes=lambda r: steps[r] if r < 4 else {})
+    list(run.run(3))
+    assert run.guarantee()
+    again = federation(changes=run.changes)
+    again.restore(run.state())
+    for went_on in (run, again):
+        list(went_on.run(4))
+        assert "went from one to another" in str(went_on.guarantee())
+
+
+def test_a_client_that_one_sample_less_would_silence() -> None:
+    """The neighbour of a client with as many samples as `cutoff` asks for sends no mean at all."""
+    for cutoff in (1, 5):
+        how = replace(CLIPPED, cutoff=cutoff)
+        assert "would send nothing" in str(guarantee(how, cutoff, neighbours="add-remove"))
+        assert guarantee(how, cutoff + 1, neighbours="add-remove").epsilon == guarantee(how, cutoff + 1).epsilon
+
+
+def test_extremes_end_in_numbers() -> None:
+    """So much noise that δ covers all, and ε at both ends, without warnings (which are errors here)."""
+    assert guarantee(replace(CLIPPED, noise=1e30), 5).epsilon == 0
+    for epsilon in (1e-9, 500.0):
+        assert delta_of(2 / 5 / calibrated(CLIPPED, epsilon, 5).noise, epsilon) == pytest.approx(1e-5, rel=1e-3)

@@ -14,7 +14,7 @@ from fedmix.data.transforms import Images
 from fedmix.exchange import Exchange, Traffic
 from fedmix.exchange.accounting import DELTA, guarantee, nonnegative
 from fedmix.flower import Task, client_app
-from fedmix.flower.server import Remote
+from fedmix.flower.rounds import Remote
 from fedmix.flower.settings import Settings
 from fedmix.models import initialised
 from tests.flower.nodes import Nodes

@@ -34,7 +34,7 @@ def test_a_run_gets_one_answer_for_the_same_data_whatever_it_asks() -> None:
     assert real.exchange is not None
     assert real.exchange.releases is not None
     first = real.exchange.releases.of(0).x
-    real.settled[:] = 0  # ask everyone again, with noise that may be less and groups that are others
+    real.exchange.settled[:] = 0  # ask everyone again, with noise that may be less and groups that are others
     real.exchange.how = Exchange(m=4, noise=0.1)
     real.exchange.epoch[:] = 5
     next(real.run(2))

@@ -65,7 +65,8 @@ def test_who_lets_nothing_out_is_not_counted(tmp_path: Path) -> None:
     nodes.add(3, policy=str(policy))
     real = remote(light(exchange=PRIVATE), nodes)
     next(real.run(1))
-    assert real.ledger.sent.tolist() == [1, 1, 1, 0]
+    assert real.exchange is not None
+    assert real.exchange.ledger.sent.tolist() == [1, 1, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -121,5 +122,6 @@ def test_means_that_left_a_client_and_cannot_be_used_are_counted(tamper: Any) ->
     nodes.tamper[3] = tamper
     real = remote(light(exchange=PRIVATE), nodes)
     next(real.run(1))
-    assert real.ledger.sent.tolist() == [1, 1, 1, 1]
-    assert real.ledger.smallest == 4
+    assert real.exchange is not None
+    assert real.exchange.ledger.sent.tolist() == [1, 1, 1, 1]
+    assert real.exchange.ledger.smallest == 4

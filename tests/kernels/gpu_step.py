@@ -21,7 +21,8 @@ from torch.utils import _pytree as pytree
 from fedmix import Exchange, Federation, Objective, Training, models
 from fedmix.engines import Vectorised, program
 from fedmix.engines.program import Program, State
-from fedmix.kernels.precision import arithmetic
+from fedmix.engines.rounded import keep_rounded, misrounded
+from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models import initialised
 from tests.synthetic import SHAPES, federated
 
@@ -30,20 +31,28 @@ GPU = torch.device("cuda", 0)
 SHORT_VGG = (lambda: models.vgg(classes=10, widths=(4, 4, 8, 8), hidden=16), (3, 16, 16), 10)  # what compiles in half the time
 
 
-def errors(kind: str, objective: Objective) -> dict[str, float]:
-    """How far the step of a GPU ends from the plain one, for all that is written, as a part of how far that one goes."""
+def errors(kind: str, objective: Objective, how: Precision) -> dict[str, float]:
+    """How far the step of a GPU ends from the plain one, for all that is written, as a part of how far that one goes.
+
+    With bf16 both round as on a GPU, so that they see the same sides of kinks; CPU's autocast does for tensors what a GPU's does.
+    """
+    low = how == "bf16"
     made = _program(kind, objective)
     state = _apart(made.state)
     plain, quick = (pytree.tree_map_only(Tensor, lambda t: _like(t, t.device).copy_(t), state) for _ in range(2))
-    with torch.no_grad(), arithmetic("float32"):
-        made._step(plain)
-        _compiled(made._step, state)(*pytree.tree_leaves(quick))
+    with torch.no_grad():
+        with arithmetic(how), torch.autocast("cpu", torch.bfloat16, enabled=low):
+            compiled, rounded = _compiled(made._step, quick)
+            with patch.object(Tensor, "is_cuda", low):
+                made._step(plain)
+        compiled()
     names = [*state.params, *(f"velocity of {name}" for name in state.velocity), "losses", "at"]
     apart = {}
     for name, *tensors in zip(names, state.written, plain.written, quick.written, strict=True):
         before, a, b = (t.double() for t in tensors)
         apart[name] = float((b - a).norm() / (a - before).norm())
-    return apart
+    assert bool(rounded) == low
+    return apart | {"rounded weights": misrounded(rounded)}
 
 
 def _program(kind: str, objective: Objective) -> Program:
@@ -76,12 +85,16 @@ def _like(t: Tensor, device: torch.device) -> Tensor:
     return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
 
 
-def _compiled(step: Callable[[State], None], state: State) -> Callable[..., Any]:
+def _compiled(step: Callable[[State], None], state: State) -> tuple[Callable[[], Any], list[tuple[Tensor, Tensor]]]:
+    """The step of that state, and its rounded weights with what they are rounded from."""
     leaves, shape = pytree.tree_flatten(state)
     with patch.object(Tensor, "is_cuda", True):
         traced = program._Quick._trace(step, leaves, shape)
+    rounded = keep_rounded(traced, leaves)
     program._for_gpu(traced)
-    return program._compile(traced, leaves)
+    leaves += [mine for mine, _ in rounded]
+    compiled = program._compile(traced, leaves)
+    return lambda: compiled(*leaves), rounded
 
 
 def _on_gpu(lowering: Any) -> Any:
@@ -114,7 +127,7 @@ def pretend() -> None:
     from torch._inductor.runtime.hints import DeviceProperties
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-    from fedmix.kernels import lstm_triton
+    from fedmix.kernels import conv, lstm_triton
 
     h200 = DeviceProperties("cuda", 0, 132, 90, 9, 65536, 2048, warp_size=32)
     answers: dict[str, Any] = {
@@ -126,6 +139,7 @@ def pretend() -> None:
         "torch.cuda._DeviceGuard": lambda _: nullcontext(),
         "torch._C._cuda_getCurrentRawStream": lambda _: 0,
         "torch._C._dynamo.guards._empty_strided_cuda": lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype),
+        "torch._dynamo.device_interface.CudaInterface.is_bf16_supported": lambda **_: True,
         "torch._subclasses.fake_tensor.init_gpu_context": lambda *_: None,
         "torch.utils._triton.triton_hash_with_backend": lambda: "none",
         "torch._inductor.config.force_disable_caches": True,
@@ -143,6 +157,8 @@ def pretend() -> None:
     def lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, _: Tensor, w: Tensor, how: str) -> Tensor:
         return lstm_triton.lstm_backward(gh, acts, c, w, how)
 
+    for twin in (conv._conv, conv._conv_input, conv._conv_weight):  # which autocast leaves alone on a GPU
+        torch.library.impl(f"fedmix::{twin.__name__[1:]}", "cpu", torch.autocast("cpu", enabled=False)(twin))
     torch.library.impl("fedmix::lstm", "cpu", lstm_triton.lstm)  # whose twin takes derivatives, which compiled code cannot
     torch.library.impl("fedmix::lstm_backward", "cpu", lstm_backward)
 

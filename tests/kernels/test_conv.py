@@ -8,8 +8,12 @@ import torch
 from torch import Tensor
 from torch.func import grad, vjp, vmap
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
+from fedmix.kernels import conv
 from fedmix.kernels.conv import Conv, ConvInput, ConvWeight, conv2d
+from fedmix.kernels.layout import channels_first, channels_last
+from fedmix.kernels.precision import arithmetic
 from fedmix.kernels.sizes import MANY, parts
 from tests.kernels.derivatives import KINDS, compare, normal
 
@@ -106,6 +110,33 @@ def test_on_a_cpu_it_is_pytorchs(bias: bool, shifted: int) -> None:
     first, filters = x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)
     wanted = plain(shifted if bias else 0, 1)(x, w, b).permute(0, 3, 1, 2)
     torch.testing.assert_close(conv2d(first, filters, b if bias else None, 1, shifted), wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_bf16(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU images are rounded (by up to 2^−8) before and after, filters before; who gave float32 gets derivatives in it."""
+    monkeypatch.setattr(conv, "HAS_TRITON", True)
+    x, w, b, _ = (t.float() for t in drawn(3, 1))
+    args = channels_first(x), channels_first(w) / 8, b
+    ways = tuple(normal(*a.shape, seed=7 + i).float() for i, a in enumerate(args))
+
+    def ours(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        with monkeypatch.context() as there:
+            there.setattr(Tensor, "is_cuda", True)
+            y = conv2d(x, w, b, 1, 2)
+        assert y.dtype == torch.bfloat16
+        return y.float()
+
+    def theirs(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return channels_first(plain(2, 1)(channels_last(x), channels_last(w), b))
+
+    with arithmetic("bf16"):
+        got = tree_leaves(KINDS[kind](ours, args, ways))
+    wanted = tree_leaves(KINDS[kind](theirs, args, ways))
+    for one, exact in zip(got, wanted, strict=True):
+        assert one.dtype == torch.float32
+        assert (one - exact).norm() <= 2**-5 * exact.norm()
+    assert any(not torch.equal(one, exact) for one, exact in zip(got, wanted, strict=True))  # it did round
 
 
 def test_parts_leave_a_share_of_pixels_to_each() -> None:

@@ -1,6 +1,7 @@
 """How products are rounded: inside a local step only, whatever happens there."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from fedmix import BadInput, Federation, Objective, Supervised, Training
 from fedmix import federation as loop
 from fedmix.data import FederatedData, from_arrays
-from fedmix.kernels.precision import Precision, arithmetic, current
+from fedmix.kernels.precision import Precision, arithmetic, check_device, current
 from fedmix.models import Model
 from fedmix.server import Updates, average
 from fedmix.types import Batch, Params
@@ -78,6 +79,20 @@ def test_what_the_user_had_set_comes_back(flag: bool) -> None:
         assert torch.backends.cuda.matmul.allow_tf32 is flag
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.parametrize(("capability", "precision", "refused"), [
+    ((7, 5), "bf16", True), ((7, 5), "tf32", False), ((8, 0), "bf16", False), ((9, 0), "bf16", False),
+])  # fmt: skip
+def test_bf16_needs_a_gpu_that_has_it(
+    capability: tuple[int, int], precision: Precision, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+    sentence = "precision 'bf16' needs a GPU of compute capability 8.0 or more, which Tesla T4 is not; choose float32"
+    with pytest.raises(BadInput, match=sentence) if refused else nullcontext():
+        check_device(precision, torch.device("cuda", 0))
+    check_device(precision, torch.device("cpu"))
 
 
 def test_an_unknown_one_is_refused() -> None:

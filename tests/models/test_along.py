@@ -89,6 +89,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "identity": (lambda: nn.Identity(), VECTORS),
     "tanh": (lambda: nn.Tanh(), VECTORS),
     "group-norm": (lambda: nn.GroupNorm(2, 6), VECTORS),
+    "layer-norm": (lambda: nn.LayerNorm(5), TEXT),
     "of-ones-own": (Gated, VECTORS),
     "sequential-of-ones-own": (lambda: Halved(nn.Linear(6, 5), nn.Tanh()), VECTORS),
     "one-relu-twice": (shared, VECTORS),

@@ -1,5 +1,6 @@
 """Any module as a pure function: rounds as autograd has them, and modules that cannot be trained are refused."""
 
+import copy
 from typing import Literal
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from fedmix import BadInput, Federation, FedMix, Supervised, Training
 from fedmix.data import FederatedData
+from fedmix.models import Model
 from fedmix.types import Params
 from tests.synthetic import arrays
 
@@ -124,7 +126,9 @@ REFUSED: list[tuple[str, nn.Module]] = [
     (r"returns a tuple", Pair()),
     (r"layer '0' \(LazyLinear\) has no weights yet; call the module once", nn.Sequential(nn.LazyLinear(3))),
     (r"has no parameters that can be trained", nn.Linear(4, 3).requires_grad_(False)),
-    (r"the model is of type type; give an nn.Module", nn.Linear),  # type: ignore[list-item]
+    (r"the model is the class Pair; give an instance of an nn.Module: Net\(\) instead of Net", Pair),  # type: ignore[list-item]
+    (r"the model is the function arrays; give an instance", arrays),  # type: ignore[list-item]
+    (r"the model is of type dict; give an instance", {}),  # type: ignore[list-item]
 ]
 
 
@@ -135,8 +139,22 @@ def test_models_that_cannot_be_trained_are_refused(words: str, module: nn.Module
     assert "\n" not in str(caught.value)
 
 
-def test_group_norm_is_fine() -> None:
-    federation = Federation(
-        nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3)), arrays(), FedMix(0.1), Training(2)
-    )
-    assert next(federation.run(1)).round == 1
+NORMS: list[tuple[nn.Module, tuple[int, ...]]] = [
+    (nn.GroupNorm(3, 6), (4, 6)),
+    (nn.GroupNorm(2, 6, eps=0.1), (4, 6, 3, 2)),
+    (nn.GroupNorm(6, 6, affine=False), (4, 6, 5)),
+    (nn.LayerNorm(6), (4, 5, 6)),
+    (nn.LayerNorm([5, 6], eps=0.1, bias=False), (4, 5, 6)),
+    (nn.LayerNorm(6, elementwise_affine=False), (4, 6)),
+]
+
+
+@pytest.mark.parametrize(("norm", "shape"), NORMS, ids=[str(norm) for norm, _ in NORMS])
+def test_normalisation_is_what_it_is_in_pytorch(norm: nn.Module, shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for p in norm.parameters():
+        nn.init.normal_(p, generator=generator)
+    x = torch.randn(shape, generator=generator)
+    model = Model(nn.Sequential(copy.deepcopy(norm)))
+    assert type(model.module[0]) is not type(norm)  # type: ignore[index]
+    torch.testing.assert_close(model(model.init(), x, torch.tensor(0)), norm(x))

@@ -29,6 +29,13 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path, folder: str) -> None:
         load_runs([])
 
 
+def test_runs_on_other_numbers_of_processes_are_runs_of_one_group(tmp_path: Path) -> None:
+    for seed, engine in enumerate(({}, {"processes": 1}, {"processes": 4})):
+        run_folder(tmp_path / str(seed), spec(seed=seed, engine=engine))
+    [group] = grouped(load_runs([tmp_path]))
+    assert (group.label, [run.seed for run in group.runs]) == ("fedmix", ["0", "1", "2"])
+
+
 def test_a_torn_last_line_is_ignored(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", spec(rounds=5), done=3)
     with (folder / "metrics.jsonl").open("a") as file:

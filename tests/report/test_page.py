@@ -91,6 +91,7 @@ def test_the_page_says_what_the_runs_said(written: Path) -> None:
         "fedmix run digits --algorithm naivemix --seed 2 --rounds 40 --out runs",
         "unfinished</strong> after 23 of 40 rounds",
         "No formal guarantee: means of m=all samples with no noise.",
+        "Not stated yet: a run states it when it ends.",
         "What M = 1 would have sent",
         '<tr class="differs"><th scope="row">objective.lam</th>',
         '<th scope="row">training.lr</th><td colspan="4">0.01</td>',
@@ -115,6 +116,17 @@ def test_regression_without_classes_or_pictures(tmp_path: Path) -> None:
     text = (tmp_path / "a.html").read_text()
     assert "3 clients with 3 to 5 samples (median 4), 12 in all." in text
     assert 'id="means"' not in text
+
+
+def test_seeds_that_differ_in_privacy(tmp_path: Path) -> None:
+    """The smallest client may differ from seed to seed, and ε with it: each is said."""
+    for seed, said in enumerate(("ε of 1.", "ε of 2.")):
+        folder = run_folder(tmp_path / f"runs/{seed}", spec("fedmix", seed, 2))
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps(summary | {"privacy": said}))
+    report(tmp_path / "runs", tmp_path / "a.html")
+    text = (tmp_path / "a.html").read_text("utf-8")
+    assert text.count("ε of 1.") == text.count("ε of 2.") == 1
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ import numpy as np
 from fedmix.audit.differencing import Differencing
 from fedmix.audit.grid import Cell, Grid
 from fedmix.audit.rates import Rates, false_alarms_at_most, most_to_show
+from fedmix.exchange.accounting import upwards
 
 AT_CHANCE = 0.55  # an AUC whose upper limit is that is taken for a guess
+BY_LIMIT = f"an upper limit of AUC ≤ {AT_CHANCE}"
 CERTAIN = 0.999  # and one from that on for certainty
 RECOGNISED = 20.0  # dB, from which a recovered picture shows what it is
 
@@ -42,7 +44,7 @@ def named(cell: Cell) -> str:
 
 def _noise(cell: Cell) -> str:
     noise = f"σ = {cell.how.noise:.3g}" if cell.how.noise else "no noise"
-    return noise + (f" (ε = {cell.guarantee.epsilon:.3g})" if cell.guarantee else "")
+    return noise + (f" (ε = {upwards(cell.guarantee.epsilon)})" if cell.guarantee else "")
 
 
 def _at_ends(cells: Sequence[Cell], told: Callable[[Cell], str]) -> str:
@@ -86,7 +88,7 @@ def _membership(cells: Sequence[Cell], grid: Grid) -> Finding:
         "once with 95 % confidence (those of AUCs by approximation). To be found, a sample had to score higher than the others "
         f"do: {few} mistaken, which shows a rate of false alarms of at most {alarms:.1%}.",
         "A larger M and noise make it harder; noise with a bound on samples (--clip) bounds every such attack. "
-        + _stopped(cells, lambda c: _guessed(c.server, c.client, c.together), f"AUC ≤ {AT_CHANCE}"),
+        + _stopped(cells, lambda c: _guessed(c.server, c.client, c.together), f"{BY_LIMIT}, which more --seeds bring down"),
     )
 
 
@@ -114,7 +116,7 @@ def _neighbours(cells: Sequence[Cell], grid: Grid) -> Finding:
         f"{grid.trials:,} releases of each of the two at each setting. The ε shown are lower bounds, with δ = {grid.delta:g}, "
         f"that hold for all {len(cells)} settings at once with 95 % confidence; so many trials can show {most:.1f} at most.",
         "Noise on inputs and labels with a bound on both (--sigma or --epsilon, with --clip). "
-        + _stopped(cells, lambda c: _guessed(c.neighbours.rates), f"AUC ≤ {AT_CHANCE}"),
+        + _stopped(cells, lambda c: _guessed(c.neighbours.rates), BY_LIMIT),
     )
 
 

@@ -137,6 +137,9 @@ def ground(data: FederatedData, seed: int, grid: Grid) -> Ground:
 
 def exchange(data: FederatedData, size: Size, noise: Noise, grid: Grid) -> Exchange:
     """The exchange of one cell. Clients with fewer than M samples send nothing."""
+    largest = int(data.clients.sizes.max())
+    if isinstance(size, int) and size > largest:
+        raise BadInput(f"M = {size}: no client of {data.name} has so many samples, the largest has {largest}; use 'all'")
     cutoff = max(grid.base.cutoff, size) if isinstance(size, int) else grid.base.cutoff
     how = replace(grid.base, m=size, cutoff=cutoff, average=1, wait=0.0, source="pool")
     how.check(data.clients.sizes)

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmix.audit.findings import Finding, findings
 from fedmix.audit.grid import Cell, Grid
+from fedmix.exchange.accounting import upwards
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -70,7 +71,7 @@ def tables(cells: Sequence[Cell], grid: Grid) -> list[Table]:
 
 
 def _used(cell: Cell) -> tuple[str, ...]:
-    proven = f"{cell.guarantee.epsilon:.3g}" if cell.guarantee else "none"
+    proven = upwards(cell.guarantee.epsilon) if cell.guarantee else "none"
     members = (f"{r.auc:.3f} ({r.tpr:.{0 if r.tpr >= 0.1 else 1}%})" for r in (cell.server, cell.client, cell.together))
     return proven, f"≥ {cell.neighbours.epsilon:.2f}", *members
 

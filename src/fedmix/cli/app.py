@@ -88,7 +88,8 @@ def run(
     from fedmix.cli import commands
 
     experiments = commands.experiments(what, [algorithm], rounds, seed, seeds, settings or [], engine, device, processes)
-    commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+    runs = commands.runs_in(out, experiments)
+    commands.run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 
 @app.command(epilog="Example:  fedmix compare digits --algorithms fedavg,naivemix,fedmix --seeds 3 --png curves.png")
@@ -119,7 +120,8 @@ def compare(
     commands.check_outputs(csv, html, pictures=(png, svg))
     chosen = [a.strip() for a in algorithms.split(",") if a.strip()]
     experiments = commands.experiments(what, chosen, rounds, seed, seeds, settings or [], engine, device, processes)
-    folders = commands.run_all(experiments, out, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+    runs = commands.runs_in(out, experiments)
+    folders = commands.run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
     commands.write_reports(folders, pictures=[p for p in (png, svg) if p], csv=csv, html=html)
 
 
@@ -167,7 +169,7 @@ def reproduce(
 def audit(
     what: What = "digits",
     sizes: Annotated[str, typer.Option("--m", help="Numbers of samples in a mean, split by commas.")] = "1,2,5,10,50,all",
-    sigma: Annotated[str | None, typer.Option(help="Deviations of the noise, split by commas; 0 if none is given.")] = None,
+    sigma: Annotated[str | None, typer.Option(help="Deviations of the noise, split by commas; else the file's, or 0.")] = None,
     epsilon: Annotated[str | None, typer.Option(help="Also the noise that each of these needs; with --clip.")] = None,
     clip: Annotated[float | None, typer.Option(help="The bound on a sample's norm, input and label together.")] = None,
     average: Annotated[int, typer.Option(help="How many means the server averages, where it does.")] = 4,
@@ -203,7 +205,8 @@ def resume(
     """Go on with runs that were stopped or killed, or add rounds to finished ones."""
     from fedmix.cli import commands
 
-    commands.resume(folders, rounds, processes, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+    runs = commands.reopened(folders, rounds, processes)
+    commands.run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 
 @app.command(epilog="Example:  fedmix report runs -o report.html")
@@ -221,15 +224,19 @@ def report(
 @app.command(epilog="Example:  fedmix privacy --m all --clip 4 --epsilon 1 --png means.png")
 def privacy(
     what: What = "digits",
-    m: Annotated[str, typer.Option("--m", help="M_k: samples in a mean, a fraction of a client's, or all.")] = "all",
+    m: Annotated[
+        str | None, typer.Option("--m", help="M_k: samples in a mean, a fraction of a client's, or all; all, or the file's.")
+    ] = None,
     clip: Annotated[float | None, typer.Option(help="The bound on the L2 norm of a sample, input and label together.")] = None,
-    sigma: Annotated[float, typer.Option(help="The noise's deviation.")] = 0.0,
+    sigma: Annotated[float | None, typer.Option(help="The noise's deviation; 0, or the file's.")] = None,
     label_clip: Annotated[float | None, typer.Option(help="A bound for labels alone; --clip is then for inputs alone.")] = None,
     label_sigma: Annotated[float | None, typer.Option(help="The deviation of the labels' own noise.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Print the least noise for this ε, instead of the ε of a noise.")] = None,
     delta: Annotated[float, typer.Option(help="δ, well below 1 over the number of samples.")] = 1e-5,
     releases: Annotated[int, typer.Option(help="How often a client's means are sent.")] = 1,
-    n: Annotated[int | None, typer.Option("--n", help="Samples of the smallest client, instead of a preset's data.")] = None,
+    n: Annotated[
+        int | None, typer.Option("--n", help="Samples of the smallest client, of any sign, instead of a preset's data.")
+    ] = None,
     data: Data = None,
     png: Annotated[Path | None, typer.Option(help="Write there what the noised means look like.")] = None,
     as_json: Json = False,
@@ -238,14 +245,15 @@ def privacy(
     from fedmix.cli import commands
     from fedmix.cli import privacy as asked
     from fedmix.errors import BadInput
-    from fedmix.exchange import Exchange
 
     commands.check_outputs(png)
     if epsilon is not None and (sigma or label_sigma):
         raise BadInput("--epsilon asks for the noise; leave --sigma and --label-sigma out")
     if label_clip is not None and epsilon is not None:
         label_sigma = 1.0  # to be replaced by what is needed
-    how = Exchange(m=asked.group_setting(m), noise=sigma, clip=clip, label_clip=label_clip, label_noise=label_sigma)
+    given = {"m": m and asked.group_setting(m), "clip": clip, "noise": sigma}
+    given |= {"label_clip": label_clip, "label_noise": label_sigma}
+    how = asked.exchange(what, {name: value for name, value in given.items() if value is not None})
     asked.privacy(what, how, epsilon=epsilon, delta=delta, releases=releases, samples=n, root=data, png=png, as_json=as_json)
 
 

@@ -19,6 +19,7 @@ from fedmix.experiment import Experiment
 from fedmix.runs import Interrupted, environment
 
 PICTURES = ("digits", "femnist", "cifar10", "cifar100")
+VARIED = {"exchange.m": "--m", "exchange.noise": "--sigma", "exchange.average": "--average", "exchange.wait": "--wait"}
 
 
 def attack(
@@ -42,6 +43,7 @@ def attack(
     from fedmix.audit import show
 
     check_outputs(html)
+    _refuse_varied(settings)
     chosen = experiments(what, [None if what.endswith(".toml") else "fedmix"], None, seed, seeds, settings, None, None)
     if len(chosen) != seeds or chosen[0].exchange is None:
         raise BadInput("an audit is of one exchange: give one value for each --set, and an algorithm that exchanges means")
@@ -50,7 +52,10 @@ def attack(
             f"{chosen[0].data.name} holds no pictures with classes, which these attacks need; choose one of {', '.join(PICTURES)}"
         )
     by_seed = {e.seed: e for e in chosen}
-    grid = Grid(_base(chosen[0], clip), _sizes(sizes), _noises(sigma, epsilon), average, wait)
+    base = _base(chosen[0], clip)
+    grid = Grid(base, _sizes(sizes), _noises(sigma, epsilon) or [Noise(base.noise)], average, wait)
+    if base.clip is None and any(noise.is_epsilon for noise in grid.noises):
+        raise BadInput("--epsilon needs a bound on samples, for without one no noise gives a guarantee; give --clip as well")
     cells: list[Cell] = []
     with counting(steps(seeds, grid), quiet or as_json) as listen:
         try:
@@ -72,6 +77,14 @@ def attack(
         console().print(f"wrote {html}", highlight=False)
 
 
+def _refuse_varied(settings: Sequence[str]) -> None:
+    """Refuse settings that would not be heard, for the audit tries values of its own."""
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if option := VARIED.get(name):
+            raise BadInput(f"--set {name}: an audit varies it; use {option}")
+
+
 def _base(experiment: Experiment, clip: float | None) -> Exchange:
     settings: dict[str, Any] = experiment.exchange.model_dump() if experiment.exchange else {}
     if settings["source"] != "pool":
@@ -88,12 +101,12 @@ def _sizes(text: str) -> list[Size]:
         except ValueError:
             raise BadInput(f"--m {word!r} is no number of samples; give numbers and 'all', such as 1,10,all") from None
         Exchange(m=found[-1])
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _noises(sigma: str | None, epsilon: str | None) -> list[Noise]:
-    """Every σ, then as much noise as every ε needs; no noise where neither is given."""
-    found = []
+    """Every σ, then as much noise as every ε needs."""
+    found: list[Noise] = []
     for option, text, is_epsilon in (("--sigma", sigma, False), ("--epsilon", epsilon, True)):
         for word in _split(option, text) if text is not None else []:
             try:
@@ -102,7 +115,7 @@ def _noises(sigma: str | None, epsilon: str | None) -> list[Noise]:
                 raise BadInput(f"{option} {word!r} is no number; give numbers, such as 0.1,0.3") from None
             if not is_epsilon:
                 Exchange(noise=found[-1].amount)
-    return found or [Noise(0.0)]
+    return list(dict.fromkeys(found))
 
 
 def _split(option: str, text: str) -> list[str]:

@@ -17,7 +17,7 @@ from fedmix.bench.machine import about
 from fedmix.bench.measure import Bench
 from fedmix.bench.plain import KNOWN
 from fedmix.cli.commands import check_outputs
-from fedmix.cli.progress import console, counting
+from fedmix.cli.progress import console, counting, tell_written
 from fedmix.errors import BadInput
 from fedmix.federation import device_named
 from fedmix.presets import experiment
@@ -57,7 +57,7 @@ def steps(
     _tell(results.table(bench.records), bench.notes)
     if json_file:
         results.written("steps", on, bench.records, bench.notes, json_file)
-        console().print(f"wrote {json_file}", highlight=False)
+    tell_written(json_file)
 
 
 def scale(
@@ -95,8 +95,7 @@ def scale(
         results.written("scale", on, grown, notes, json_file)
     if plot:
         pictures.draw_growth(grown, plot)
-    for path in filter(None, (json_file, plot)):
-        console().print(f"wrote {path}", highlight=False)
+    tell_written(json_file, plot)
 
 
 def show(files: Sequence[Path], chart: Path | None, markdown: bool) -> None:
@@ -107,7 +106,7 @@ def show(files: Sequence[Path], chart: Path | None, markdown: bool) -> None:
         raise BadInput("these files hold no records; give files that 'fedmix bench steps --json' wrote")
     if chart:
         pictures.draw_speedups(records, chart)
-        console().print(f"wrote {chart}", highlight=False)
+        tell_written(chart)
     if markdown:
         print(results.markdown(records))
     else:

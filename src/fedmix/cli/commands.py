@@ -6,15 +6,16 @@ import os
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedmix.cli.progress import Progress, console, paper
+from fedmix.cli.progress import Progress, console, paper, tell_written
 from fedmix.errors import BadInput, FedmixError
-from fedmix.experiment import DATA, Experiment
+from fedmix.experiment import DATA, Experiment, algorithm_of, changed, read_values, table, takes
 from fedmix.files import check_picture, parse_toml
 from fedmix.presets import PRESETS, experiment, sections
 from fedmix.runs import Interrupted, Listener, Run
@@ -41,20 +42,23 @@ def experiments(
         raise BadInput(f"--set {twice[0]} is given twice; for a sweep, split its values by commas")
     if "seed" in keys and seeds > 1:
         raise BadInput("--set seed and --seeds contradict each other; use --seed and --seeds")
-    fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
+    fixed = {"seed": seed, "rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
     chosen = {k: v for k, v in fixed.items() if v is not None}
+    where = what if what.endswith(".toml") else f"preset {what}"
+    origin = dict.fromkeys(chosen, "command line") | dict.fromkeys(keys, "--set")
     grid = [parsed(s) for s in settings]
-    bases = [_base(what, algorithm, seed) for algorithm in algorithms]
+    bases = [changed(_base(what, algorithm), chosen) for algorithm in algorithms]
     if "objective.name" in keys:  # another objective takes other settings
         first = {path: value for (path, value), *_ in grid if path.startswith("objective.")}
-        bases = [base.with_settings(first) for base in bases]
-    for (path, value), *_ in grid:
-        if not any(base.takes(path) for base in bases):
-            bases[-1].with_settings({path: value})  # which says what is wrong with it
+        bases = [changed(base, first) for base in bases]
+    unknown = [path for (path, _), *_ in grid if not any(takes(base, path) for base in bases)]
     found: dict[str, Experiment] = {}
-    for base in bases:
-        points = [dict(point) for point in itertools.product(*(values for values in grid if base.takes(values[0][0])))]
-        swept = [[base.with_settings({"seed": s} | chosen | p) for s in range(base.seed, base.seed + seeds)] for p in points]
+    for base in bases[-1:] if unknown else bases:  # of which validation says what is wrong with them
+        taken = (values for values in grid if values[0][0] in unknown or takes(base, values[0][0]))
+        points = [dict(point) for point in itertools.product(*taken)]
+        start = base.get("seed", 0)
+        numbers = [{"seed": start + i} for i in range(seeds)] if type(start) is int else [{}]
+        swept = [[Experiment.of(changed(base, number | p), where, origin) for number in numbers] for p in points]
         _refuse_twice([few[0].id for few in swept], points)
         found |= {one.id: one for few in swept for one in few}
     return list(found.values())
@@ -82,22 +86,20 @@ def _refuse_twice(ids: Sequence[str], points: Sequence[dict[str, Any]]) -> None:
         first[name] = point
 
 
-def _base(what: str, algorithm: str | None, seed: int | None) -> Experiment:
+def _base(what: str, algorithm: str | None) -> dict[str, Any]:
+    """The values of a preset, or of a file, which --set may yet make valid."""
     if not what.endswith(".toml"):
-        return experiment(what, algorithm or "fedmix", seed=seed or 0)
-    read = Experiment.load(Path(what))
-    values = read.values() | ({} if seed is None else {"seed": seed})
-    if algorithm is not None and algorithm != read.algorithm:
-        name = values["data"]["name"]
-        if name not in PRESETS:
-            raise BadInput(
-                f"another algorithm needs a preset's λ and μ, and {name} has none; set [objective] in {what}, and use run"
-            )
-        new = sections(algorithm, PRESETS[name])
-        if "exchange" in new:  # what the file says of the exchange holds for every algorithm that has one
-            new["exchange"] = values.get("exchange", {}) | {"source": "pool"} | new["exchange"]
-        values = {k: v for k, v in values.items() if k != "exchange"} | new
-    return Experiment.of(values, what)
+        return experiment(what, algorithm or "fedmix").values()
+    values = read_values(Path(what))
+    if algorithm is None or algorithm == algorithm_of(values):
+        return values
+    name = str(table(values, "data").get("name"))
+    if name not in PRESETS:
+        raise BadInput(f"another algorithm needs a preset's λ and μ, and {name} has none; set [objective] in {what}, and use run")
+    new = sections(algorithm, PRESETS[name])
+    if "exchange" in new:  # what the file says of the exchange holds for every algorithm that has one
+        new["exchange"] = table(values, "exchange") | {"source": "pool"} | new["exchange"]
+    return {k: v for k, v in values.items() if k != "exchange"} | new
 
 
 def parsed(setting: str) -> list[tuple[str, Any]]:
@@ -117,8 +119,11 @@ def _value(text: str) -> Any:
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[Any]:
-    """Once: finish the round. Twice: stop at once."""
+def ctrl_c() -> Iterator[Any]:
+    """Once: finish the round. Twice: stop at once. Only a process's first thread hears it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
     asked = False
 
     def note(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
@@ -135,38 +140,17 @@ def _ctrl_c() -> Iterator[Any]:
         signal.signal(signal.SIGINT, before)
 
 
-def run_all(
-    todo: Sequence[Experiment],
-    out: Path,
-    root: Path | None,
-    *,
-    quiet: bool,
-    as_json: bool,
-    tensorboard: bool,
-    jobs: int = 1,
-) -> list[Path]:
-    """Run each experiment in its own folder; a failure is told at the end and loses none of the others."""
-    runs = [Run(e, out / e.id) for e in todo]
-    return _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+def runs_in(out: Path, experiments: Sequence[Experiment]) -> list[Run]:
+    """A run of each experiment, in a folder of its own."""
+    return [Run(e, out / e.id) for e in experiments]
 
 
-def resume(
-    folders: Sequence[Path],
-    rounds: int | None,
-    processes: int | None,
-    root: Path | None,
-    *,
-    quiet: bool,
-    as_json: bool,
-    tensorboard: bool,
-    jobs: int = 1,
-) -> None:
-    """Go on with runs in their folders."""
+def reopened(folders: Sequence[Path], rounds: int | None, processes: int | None) -> list[Run]:
+    """The runs in some folders, each once, perhaps with more rounds or other processes."""
     given = {"rounds": rounds, "engine.processes": processes}
-    changed = {path: value for path, value in given.items() if value is not None}
+    settings = {path: value for path, value in given.items() if value is not None}
     runs = [Run.open(folder) for folder in {os.path.realpath(folder): folder for folder in folders}.values()]
-    runs = [Run(run.experiment.with_settings(changed), run.folder) for run in runs]
-    _execute(runs, root, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+    return [Run(run.experiment.with_settings(settings), run.folder) for run in runs]
 
 
 def run_each(
@@ -188,7 +172,7 @@ def run_each(
         yield from ((run, why[run.experiment.id]) for run, _, _ in apart if run.experiment.id in why)
         here = [one for one in here if one not in apart]
         apart = [one for one in apart if one[0].experiment.id not in why]
-    with _ctrl_c() as stopped:
+    with ctrl_c() as stopped:
         for run, title, number in here:
             if stopped():
                 raise Interrupted(f"stopped before {run.folder.name}; the same command goes on where it was")
@@ -215,7 +199,10 @@ def _missing(run: Run) -> bool:
         return False
 
 
-def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool, jobs: int) -> list[Path]:
+def run_all(
+    runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool, jobs: int = 1
+) -> list[Path]:
+    """Run each and show what came of it; a failure is told at the end and loses none of the others."""
     ended = {run.folder: o for run, o in run_each(runs, root, quiet=quiet or as_json, tensorboard=tensorboard, jobs=jobs)}
     failures, summaries = [], {}
     for run in runs:
@@ -226,6 +213,13 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
             raise outcome
         else:
             failures.append((run, outcome))
+    show_results(summaries, quiet=quiet, as_json=as_json)
+    tell_failures(failures, len(runs))
+    return [run.folder for run in runs]
+
+
+def show_results(summaries: Mapping[str, Mapping[str, Any]], *, quiet: bool, as_json: bool) -> None:
+    """Finished runs, by folder, as JSON or as a table; on standard error, of which something is to be known."""
     if as_json:
         print(json.dumps(summaries, indent=1))
     elif summaries:
@@ -235,16 +229,9 @@ def _execute(runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bo
         paper().print(tabulate(load_runs([Path(f) for f in summaries])).rich())
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), highlight=False, soft_wrap=True)
-        tell_warnings(summaries)
-    tell_failures(failures, len(runs))
-    return [run.folder for run in runs]
-
-
-def tell_warnings(summaries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say of which finished runs something is to be known, on standard error."""
-    for folder, summary in summaries.items():
-        if "warning" in summary:
-            console().print(f"{Path(folder).name}: {summary['warning']}", highlight=False, soft_wrap=True)
+        for folder, summary in summaries.items():
+            if "warning" in summary:
+                console().print(f"{Path(folder).name}: {summary['warning']}", highlight=False, soft_wrap=True)
 
 
 def tell_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
@@ -302,8 +289,7 @@ def write_reports(
         write(csv, report.table(runs).csv().encode())
     if html:
         report.write_html(runs, html)
-    for written in (*pictures, *([csv] if csv else []), *([html] if html else [])):
-        console().print(f"wrote {written}", highlight=False)
+    tell_written(*pictures, csv, html)
 
 
 ABOUT = {

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedmix.cli.commands import only_experiment, tell_warnings
-from fedmix.cli.progress import Progress, console, paper
+from fedmix.cli.commands import only_experiment, show_results
+from fedmix.cli.progress import Progress, console
 from fedmix.errors import BadInput, FedmixError
 from fedmix.experiment import Experiment
 from fedmix.runs import Interrupted, Run, locked, writing
@@ -53,15 +53,14 @@ def run(
     folder = folder_of(task, out.resolve())
     config: dict[str, Any] = {"clients": clients, "min-share": min_share, "timeout": timeout, "out": str(out.resolve())}
     config |= {"at-once": 2 * (os.cpu_count() or 1), "command": shlex.join(["fedmix", *sys.argv[1:]])}
-    if data:
-        config["data"] = str(data.resolve())
+    node_config: dict[str, Any] = {"data": str(data.resolve())} if data else {}
+    config |= node_config
     Settings.of(config)
     task.model(task.held_out(config))  # what is wrong with data or model is said before anything is started
-    node_config: dict[str, Any] = {"data": str(data.resolve())} if data else {}
     if policy:
         Policy.load(policy)
         node_config["policy"] = str(policy.resolve())
-    summary = _finished(experiment, folder)
+    summary = Run(experiment, folder).finished()
     if summary is None:
         if not quiet and not as_json:
             told = f"starting a SuperLink and {clients} SuperNodes; their logs are in {folder / 'flower'}"
@@ -70,7 +69,7 @@ def run(
         alone = locked(folder, ".federation.lock")
         with writing(folder), alone, _stopping(), Progress(title, experiment, "1/1", quiet=quiet or as_json) as progress:
             summary = _federate(experiment, folder, clients, config, node_config, progress, tls=tls)
-    _show(folder, summary, quiet=quiet, as_json=as_json)
+    show_results({str(folder): summary}, quiet=quiet, as_json=as_json)
 
 
 def _needs_flower() -> None:
@@ -92,11 +91,6 @@ def _with_nodes(experiment: Experiment, nodes: int | None) -> tuple[Experiment, 
         raise BadInput(f"--nodes {nodes}: at least one is needed")
     per_round = min(nodes, experiment.training.clients_per_round)
     return experiment.with_settings({"data.clients": nodes, "training.clients_per_round": per_round}), nodes
-
-
-def _finished(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
-    summary = Run(experiment, folder).summary
-    return summary if summary and summary["rounds"] == experiment.rounds else None
 
 
 def _federate(
@@ -136,7 +130,7 @@ def _federate(
             raise Interrupted(f"stopped after round {lines.read}; the same command goes on where it was") from None
         for line in lines.new():
             progress.update(line)
-    summary = _finished(experiment, folder)
+    summary = Run(experiment, folder).finished()
     if summary is None:
         raise FedmixError(f"the federation failed: {_why(folder, work)}")
     return summary
@@ -190,18 +184,6 @@ def _stopping() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _show(folder: Path, summary: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({str(folder): summary}, indent=1))
-        return
-    from fedmix.report import load_runs, table
-
-    paper().print(table(load_runs([folder])).rich())
-    if not quiet:
-        console(sys.stdout).print(str(folder), highlight=False, soft_wrap=True)
-    tell_warnings({str(folder): summary})
 
 
 def keys(folder: Path, hosts: list[str], clients: int) -> None:

@@ -24,12 +24,13 @@ from rich.progress import TaskID
 from fedmix.bench.machine import cores
 from fedmix.cli.commands import listening
 from fedmix.cli.progress import Progress, bars
-from fedmix.errors import BadInput, Collapsed, DataError, Diverged, FedmixError
+from fedmix.errors import BadInput, ClientFailure, Collapsed, DataError, Diverged, FedmixError
 from fedmix.experiment import Experiment
 from fedmix.federation import device_named
 from fedmix.runs import Interrupted, Run
 
 ASK_SECONDS = 0.2  # between two looks at whether Ctrl-C was pressed
+ERRORS = {kind.__name__: kind for kind in (Interrupted, Diverged, ClientFailure, Collapsed, BadInput, FedmixError)}  # by nearness
 Outcome = dict[str, Any] | Exception
 
 
@@ -154,19 +155,10 @@ class _Child:
 
     def _outcome(self, code: int) -> Outcome:
         kind, said = self.last
-        match kind:
-            case "done":
-                return dict(said)
-            case "diverged":
-                return Diverged(*said)
-            case "collapsed":
-                return Collapsed(*said)
-            case "stopped":
-                return Interrupted(said)
-            case "refused":
-                return BadInput(said)
-            case "failed":
-                return FedmixError(said)
+        if kind == "done":
+            return dict(said)
+        if kind in ERRORS:
+            return ERRORS[kind](*said)
         how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended early with exit code {code}"
         why = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
         return FedmixError(f"its process {how}{why}; the same command goes on where it was")
@@ -198,19 +190,11 @@ def _work(task: str) -> None:
         with listening(run, lambda line: say("round", line), tensorboard) as listen:
             done = run.execute(listen, command=command, root=root and Path(root), stopped=stop.is_set)
         say("done", done)
-    except Interrupted as error:
-        say("stopped", str(error))
-    except Diverged as error:
-        say("diverged", [error.round, error.client, error.step, error.reason])
-    except Collapsed as error:
-        say("collapsed", [error.round, error.reason])
-    except BadInput as error:
-        say("refused", str(error))
     except FedmixError as error:
-        say("failed", str(error))
+        say(next(name for name, kind in ERRORS.items() if isinstance(error, kind)), error.__reduce__()[1])
     except Exception as error:  # whatever it is, the parent tells it, and other runs go on
         traceback.print_exc()
-        say("failed", f"{type(error).__name__}: {error}")
+        say("FedmixError", [f"{type(error).__name__}: {error}"])
 
 
 def _obey(stop: Event) -> None:

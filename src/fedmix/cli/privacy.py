@@ -4,6 +4,7 @@ import io
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,19 @@ import numpy as np
 from torch import Tensor
 
 from fedmix.cli.commands import only_experiment
-from fedmix.cli.progress import console
+from fedmix.cli.progress import console, tell_written
 from fedmix.data import FederatedData
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput
-from fedmix.exchange import Exchange, Guarantee, MeanExchange, calibrated, guarantee
+from fedmix.exchange import Exchange, Guarantee, MeanExchange, calibrated, guarantee, sensitivity
 from fedmix.exchange.accounting import Level, Neighbours, nonnegative, upwards
+from fedmix.experiment import Experiment
 from fedmix.report.files import write
 
 SHOWN = 6  # pictures in a row
 SHADES = " ░▒▓█"
 LINES = 10  # of a picture on a terminal, at most
+GAP = 3  # between two of them
 KINDS: tuple[tuple[str, Neighbours, Level], ...] = (
     ("one sample replaced", "replace", "sample"),
     ("one sample added or removed", "add-remove", "sample"),
@@ -36,6 +39,17 @@ def group_setting(text: str) -> Any:
         return text if text == "all" else float(text) if "." in text else int(text)
     except ValueError:
         raise BadInput(f"--m {text!r} is not a number of samples, a fraction of a client's samples, or 'all'") from None
+
+
+def exchange(what: str, given: dict[str, Any]) -> Exchange:
+    """What the options say, over what an experiment file says."""
+    asked = _experiment(what)
+    written = asked.exchange if what.endswith(".toml") else None
+    if getattr(asked.objective, "layer", 0):
+        raise BadInput(f"{what} exchanges means of hidden states, for which nothing is guaranteed (docs/privacy.md)")
+    if written and written.source != "pool":
+        raise BadInput(f"{what} has exchange.source={written.source!r}, which sends no means; there is nothing to protect")
+    return Exchange(**(written.model_dump() if written else {}) | given)
 
 
 def privacy(
@@ -54,6 +68,8 @@ def privacy(
 
     Groups are those of the preset's clients, or of a client with `samples` samples of any sign.
     """
+    if samples is not None and samples < 1:
+        raise BadInput(f"--n {samples}: a client has at least 1 sample")
     if samples is not None and png:
         raise BadInput("--png shows means of a preset's data, and --n is for other data; give one of them")
     data = None if samples is not None else _data(what, root)
@@ -62,47 +78,61 @@ def privacy(
     group, signless = how.smallest_group(sizes), data is not None and nonnegative(data)
     if epsilon is not None:
         how = calibrated(how, epsilon, group, delta, releases=releases, nonnegative=signless)
+    moved = [sensitivity(bound, group, nonnegative=signless) for bound in (how.clip, how.label_clip) if bound]
     found = {
         name: guarantee(how, group, delta, releases=releases, neighbours=neighbours, level=level, nonnegative=signless)
         for name, neighbours, level in KINDS
     }
     if as_json:
-        print(json.dumps(_values(how, group, delta, releases, found), indent=1))
+        print(json.dumps(_values(how, group, delta, releases, moved, found), indent=1))
     else:
-        _tell(how, group, delta, releases, found, epsilon is not None)
+        _tell(how, group, delta, releases, moved, found, epsilon is not None)
         if data is not None and epsilon is not None:
             _show(data, how)
     if png and data is not None:
         write(png, _picture(data, how))
-        console().print(f"wrote {png}", highlight=False)
+        tell_written(png)
 
 
 def _data(what: str, root: Path | None) -> FederatedData:
-    return only_experiment(what, None if what.endswith(".toml") else "fedavg", None, None, []).build_data(root)
+    return _experiment(what).build_data(root)
 
 
-def _values(how: Exchange, group: int, delta: float, releases: int, found: dict[str, Guarantee]) -> dict[str, Any]:
+def _experiment(what: str) -> Experiment:
+    return only_experiment(what, None if what.endswith(".toml") else "fedavg", None, None, [])
+
+
+def _values(
+    how: Exchange, group: int, delta: float, releases: int, moved: Sequence[float], found: dict[str, Guarantee]
+) -> dict[str, Any]:
     noise, label_noise = how.noises
     epsilons = {name: g.epsilon if g else None for name, g in found.items()}
     reasons = {name: g.reason for name, g in found.items() if not g}
     settings = {"m": how.m, "clip": how.clip, "label_clip": how.label_clip, "noise": noise, "label_noise": label_noise}
-    return settings | {"smallest_mean": group, "delta": delta, "releases": releases, "epsilon": epsilons, "none": reasons}
+    about = {"smallest_mean": group, "sensitivity": moved, "delta": delta, "releases": releases}
+    return settings | about | {"epsilon": epsilons, "none": reasons}
 
 
-def _tell(how: Exchange, group: int, delta: float, releases: int, found: dict[str, Guarantee], asked: bool) -> None:
+def _tell(
+    how: Exchange, group: int, delta: float, releases: int, moved: Sequence[float], found: dict[str, Guarantee], asked: bool
+) -> None:
     noise, label_noise = how.noises
     bounds = f"clip {how.clip:g}" if how.clip else "no clip"
     if how.label_clip:
         bounds += f" (labels {how.label_clip:g})"
     times = "one release" if releases == 1 else f"{releases} releases"
     out = console(sys.stdout)
+    sigma, label_sigma = (upwards(s, 4) if asked else f"{s:.4g}" for s in (noise, label_noise))
     if asked:
-        out.print(f"needed: exchange.noise={noise:.4g}" + (f", exchange.label_noise={label_noise:.4g}" if how.label_clip else ""))
+        out.print(f"needed: exchange.noise={sigma}" + (f", exchange.label_noise={label_sigma}" if how.label_clip else ""))
     out.print(
-        f"means of at least {group} samples, {bounds}, σ = {noise:.4g} on inputs and {label_noise:.4g} on labels, "
-        f"δ = {delta:g}, {times}:",
+        f"means of at least {group} sample{'s' if group > 1 else ''}, {bounds}, σ = {sigma} on inputs and {label_sigma} "
+        f"on labels, δ = {delta:g}, {times}:",
         highlight=False,
     )
+    if moved:
+        far = " and its labels by ".join(upwards(by, 4) for by in moved)
+        out.print(f"  one sample moves a mean by at most Δ = {far}", highlight=False)
     for name, g in found.items():
         out.print(f"  {name:28} {f'ε = {upwards(g.epsilon, 4)}' if g else g}", highlight=False)
     out.print("Weights, sizes and who takes part are not covered.", highlight=False)
@@ -130,11 +160,12 @@ def _show(data: FederatedData, how: Exchange) -> None:
         out.print(f"{title}:", highlight=False)
         grey = pictures.mean(1)
         step = max(1, math.ceil(grey.shape[-2] / LINES))
+        fit = (out.width - 2 + GAP) // (2 * math.ceil(grey.shape[-1] / step) + GAP)
+        grey = grey[: max(1, fit)]
         level = (np.clip(grey[:, ::step, ::step], 0, 1) * (len(SHADES) - 1)).round().astype(int)
         for row in range(level.shape[1]):
-            out.print(
-                "  " + "   ".join("".join(2 * SHADES[v] for v in one[row]) for one in level), highlight=False, soft_wrap=True
-            )
+            line = (" " * GAP).join("".join(2 * SHADES[v] for v in one[row]) for one in level)
+            out.print(f"  {line}", highlight=False, soft_wrap=True)
 
 
 def _picture(data: FederatedData, how: Exchange) -> bytes:

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from fedmix.experiment import Experiment
+from fedmix.runs import Spec
 
 LINE_SECONDS = 10.0
 SLOWEST_SECONDS = 600.0  # of two rounds, for the time left to be known
@@ -29,6 +30,12 @@ def paper() -> Console:
     return out
 
 
+def tell_written(*paths: Path | None) -> None:
+    """Name the files that were written."""
+    for path in filter(None, paths):
+        console().print(f"wrote {path}", highlight=False)
+
+
 def bars(*, quiet: bool) -> Bar | None:
     """Live bars, where there is a terminal to draw them on."""
     screen = console()
@@ -43,7 +50,7 @@ def bars(*, quiet: bool) -> Bar | None:
 class Progress:
     """Shows round, score, loss, clients a second and the time left, in a bar of its own or `among` others."""
 
-    def __init__(self, title: str, experiment: Experiment, number: str, *, quiet: bool, among: Bar | None = None) -> None:
+    def __init__(self, title: str, experiment: Spec, number: str, *, quiet: bool, among: Bar | None = None) -> None:
         self.title, self.total = title if number == "1/1" else f"[{number}] {title}", experiment.rounds
         self.clients: int = experiment.training.clients_per_round
         self.quiet, self.said, self.share = quiet, "", 0.0  # the share of rounds that are done

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fedmix.cli.commands import parsed, run_each, tell_failures
-from fedmix.cli.progress import console
+from fedmix.cli.progress import console, tell_written
 from fedmix.errors import BadInput, Collapsed, Diverged
 from fedmix.paper import TABLES, named
 from fedmix.paper.comparison import Comparison, compare
@@ -105,8 +105,7 @@ def _write(comparison: Comparison, out: Path, html: Path | None, png: Path | Non
         folders = [out / e.id for e in comparison.study.experiments()]
         runs = report.load_runs([f for f in folders if (f / "metrics.jsonl").is_file()])
         report.write_html(runs, html, picture.lead(comparison))
-    for written in filter(None, (markdown, png, html)):
-        console().print(f"wrote {written}", highlight=False)
+    tell_written(markdown, png, html)
 
 
 def list_tables(device: str, *, as_json: bool) -> None:

@@ -1,5 +1,6 @@
 """Data of many clients: arrays that are shared, and for each client the rows that are its own."""
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedmix.data.transforms import Plain, Transform, one_hot
-from fedmix.errors import BadInput
+from fedmix.errors import BadInput, described
 
 Array = np.ndarray[Any, Any]
 
@@ -73,6 +74,15 @@ class Ragged:
         chosen = Ragged.cut(np.empty(0, np.int64), sizes)
         shift = self.offsets[clients] - chosen.offsets[:-1]
         return replace(chosen, flat=self.flat[np.arange(chosen.offsets[-1]) + np.repeat(shift, sizes)])
+
+
+def digest(*arrays: Array) -> bytes:
+    """A hash that changes when the arrays do."""
+    hashed = hashlib.sha256()
+    for array in map(np.ascontiguousarray, arrays):
+        hashed.update(f"{array.dtype} {array.shape}".encode())
+        hashed.update(array.data)
+    return hashed.digest()
 
 
 def _row_numbers(client: int, rows: Array) -> Array:
@@ -229,7 +239,7 @@ def from_arrays(
     if not isinstance(test, tuple | list) or len(test) != 2:
         raise BadInput(f"{name}: `test` is not a pair; give (inputs, labels) to test on")
     if not isinstance(clients, Iterable):
-        raise BadInput(f"{name}: `clients` is of type {type(clients).__name__}; give a list with the row numbers of each client")
+        raise BadInput(f"{name}: `clients` is {described(clients)}; give a list with the row numbers of each client")
     x, test_x = _array(x, f"{name}: training inputs", np.float32), _array(test[0], f"{name}: test inputs", np.float32)
     y, test_y = _array(y, f"{name}: training labels"), _array(test[1], f"{name}: test labels")
     if classes is None:
@@ -240,7 +250,7 @@ def from_arrays(
 def _array(values: Any, what: str, dtype: type | None = None) -> Array:
     """Arrays, tensors and lists as an array; nothing else, since numpy would ask a Dataset for samples without end."""
     if not (hasattr(values, "__array__") or isinstance(values, list | tuple)):
-        raise BadInput(f"{what} are of type {type(values).__name__}; give an array or a tensor (of a Dataset, stack the samples)")
+        raise BadInput(f"{what} are {described(values)}; give an array or a tensor (of a Dataset, stack the samples)")
     try:
         return np.asarray(values, dtype)
     except (ValueError, TypeError, RuntimeError) as error:

@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from fedmix.data.federated import FederatedData
 from fedmix.data.transforms import Images, OneHot, Plain
 from fedmix.errors import BadInput
@@ -86,13 +88,17 @@ def guarantee(
     """What `releases` releases with these settings guarantee where no mean has fewer than `group` samples."""
     _check(delta, releases)
     reason = why_none(how, neighbours, level)
+    if not reason and neighbours == "add-remove" and group <= how.cutoff:
+        reason = f"without one of its samples a client of {group} would send nothing (exchange.cutoff), which everyone sees"
     if reason:
         return Guarantee(math.inf, delta, math.inf, level, neighbours, releases, reason)
     moved = _moved(how, group, level, nonnegative)
     mu = math.sqrt(releases) * math.hypot(*[by / max(sigma, 1e-300) for by, sigma in zip(moved, how.noises, strict=False)])
     if mu > 1e6:
         return Guarantee(math.inf, delta, mu, level, neighbours, releases, "the noise is too small to guarantee anything")
-    return Guarantee(float(_dp().get_epsilon_gaussian(1 / mu, delta)), delta, mu, level, neighbours, releases)
+    with np.errstate(divide="ignore"):  # the logarithm of a probability that is 0
+        epsilon = float(_dp().get_epsilon_gaussian(1 / mu, delta))
+    return Guarantee(epsilon, delta, mu, level, neighbours, releases)
 
 
 def calibrated(
@@ -107,14 +113,16 @@ def calibrated(
     if reason := why_none(replace(how, noise=1.0, label_noise=None if how.label_clip is None else 1.0)):
         raise BadInput(f"no noise gives a guarantee: {reason}")
     moved = _moved(how, group, "sample", nonnegative)
-    unit = _dp().get_sigma_gaussian(epsilon, delta) * math.sqrt(releases * len(moved))
+    with np.errstate(divide="ignore"):
+        unit = _dp().get_sigma_gaussian(epsilon, delta) * math.sqrt(releases * len(moved))
     noise, *of_labels = [unit * by for by in moved]
     return replace(how, noise=noise, label_noise=of_labels[0] if of_labels else None)
 
 
 def nonnegative(data: FederatedData) -> bool:
     """Whether what is averaged is never negative: pixels or one-hot characters, with one-hot labels."""
-    return data.classes is not None and type(data.transform) in (Images, OneHot)
+    pixels = type(data.transform) is Images and data.x.dtype == np.uint8  # other arrays may hold anything
+    return data.classes is not None and (pixels or type(data.transform) is OneHot)
 
 
 def own_code(data: FederatedData) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from fedmix.errors import BadInput
 
 Array = np.ndarray[Any, Any]
+MOST_NOISE = 1e30  # means are float32, which end at 3e38
 MOST_SUMMED = 512  # with the rest that joins a group fewer than 1024, so that sums of 22 bits fit into 32
 
 
@@ -50,14 +51,14 @@ class Exchange:
                 )
         if not self.cutoff >= 1:  # NaN is no number of samples
             raise BadInput(f"exchange.cutoff={self.cutoff} must be at least 1 (1 cuts nobody off)")
-        if not 0 <= self.noise < math.inf:
-            raise BadInput(f"exchange.noise={self.noise} must not be negative or infinite")
+        for name in ("noise", "label_noise"):
+            deviation = getattr(self, name)
+            if deviation is not None and not 0 <= deviation <= MOST_NOISE:
+                raise BadInput(f"exchange.{name}={deviation} is a deviation and must lie between 0 and {MOST_NOISE:g}")
         for name in ("clip", "label_clip"):
             bound = getattr(self, name)
             if bound is not None and not 0 < bound < math.inf:
                 raise BadInput(f"exchange.{name}={bound} is a bound on a norm and must be positive and finite")
-        if self.label_noise is not None and not 0 <= self.label_noise < math.inf:
-            raise BadInput(f"exchange.label_noise={self.label_noise} must not be negative or infinite")
         if (self.label_clip is None) != (self.label_noise is None) or (self.label_clip is not None and self.clip is None):
             raise BadInput(
                 "exchange.label_clip and exchange.label_noise go together and with exchange.clip; give all three, or clip alone"

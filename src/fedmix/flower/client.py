@@ -1,6 +1,5 @@
 """The client's side: it loads its own samples, decides what leaves it, and trains. Flower may start a process per message."""
 
-import hashlib
 import json
 import logging
 import secrets
@@ -16,6 +15,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from fedmix.batches import Received, Resident
+from fedmix.data import federated
 from fedmix.data.federated import FederatedData
 from fedmix.engines import Sequential, Work
 from fedmix.errors import BadInput, ClientFailure, FedmixError
@@ -101,12 +101,7 @@ class Party:
 
 def digest(data: FederatedData) -> int:
     """63 bits that change when the samples do."""
-    hashed = hashlib.sha256()
-    for array in (data.x, data.y):
-        array = np.ascontiguousarray(array)
-        hashed.update(f"{array.dtype} {array.shape}".encode())
-        hashed.update(array.data)
-    return int.from_bytes(hashed.digest()[:8], "big") >> 1 | 1
+    return int.from_bytes(federated.digest(data.x, data.y)[:8], "big") >> 1 | 1
 
 
 def join(party: Party, asked: RecordDict, context: Context) -> RecordDict:  # noqa: ARG001 - as every answer

@@ -2,8 +2,9 @@
 
 import logging
 import time
+from collections.abc import Mapping
 
-from flwr.app import RecordDict
+from flwr.app import Message, RecordDict
 
 from fedmix.errors import FedmixError
 from fedmix.flower.post import POLL_SECONDS, Post, content_of
@@ -34,6 +35,11 @@ class Roster:
 
     def __contains__(self, client: int) -> bool:
         return client in self.node
+
+    def ask(self, kind: str, contents: Mapping[int, RecordDict], seconds: float) -> dict[int, Message]:
+        """Send each of these clients its message; the replies that come in time."""
+        replies = self.post.ask(kind, {self.node[k]: content for k, content in contents.items()}, seconds)
+        return {k: replies[self.node[k]] for k in contents if self.node[k] in replies}
 
     def gather(self, enough: int) -> list[int]:
         """Wait until `enough` clients are there."""
@@ -70,15 +76,12 @@ class Roster:
                 self.failures[node] = self.failures.get(node, 0) + 1
                 log.warning("node %s is not let in: %s", node, error)
                 continue
-            if presence.client in self:  # it may have been killed and be back, while its old node is still believed to be there
-                log.warning(
-                    "node %s says that it is client %s, which node %s is; it has to wait",
-                    node,
-                    presence.client,
-                    self.node[presence.client],
-                )
+            client = presence.client
+            if client in self:  # it may have been killed and be back, while its old node is still believed to be there
+                said = "node %s says that it is client %s, which node %s is; it has to wait"
+                log.warning(said, node, client, self.node[client])
                 continue
-            self.node[presence.client], self.presence[presence.client] = node, presence
-            log.info("client %s is there, as node %s, with %s samples", presence.client, node, presence.samples)
-            came.append(presence.client)
+            self.node[client], self.presence[client] = node, presence
+            log.info("client %s is there, as node %s, with %s samples", client, node, presence.samples)
+            came.append(client)
         return came

@@ -1,4 +1,4 @@
-"""The server's side of secure aggregation: Flower's workflow for one group of clients at a time, and what came of it."""
+"""The server's side of secure aggregation: means over groups of clients, each by Flower's workflow for one group."""
 
 import logging
 from collections.abc import Iterable
@@ -16,9 +16,11 @@ from flwr.server.workflow.constant import Key as WorkflowKey
 from flwr.server.workflow.secure_aggregation import secaggplus_workflow
 from flwr.serverapp import Grid
 
-from fedmix.exchange import Exchange, Means
+from fedmix.exchange import Exchange, Means, Releases, Traffic, split_at_random
 from fedmix.flower import wire
+from fedmix.flower.exchange import Asked
 from fedmix.flower.post import Post, content_of
+from fedmix.flower.roster import Roster
 from fedmix.flower.secure import MODULUS, QUANTA, largest, use_masks
 from fedmix.flower.wire import Rejected
 
@@ -105,3 +107,42 @@ class Group:
             return None
         x, y = (torch.from_numpy(np.asarray(value, np.float32))[None] for value in values)
         return Means(x, y)
+
+
+def collect_sums(
+    exchange: Asked, roster: Roster, due: list[int], seconds: float, like: Means, rng: np.random.Generator
+) -> tuple[list[Releases], list[int], Traffic]:
+    """Means over random groups of the clients that are due, one after the other, the clients in them, and bytes of masks.
+
+    Where one fails, the others of its group are put into another, unless they were asked for what takes the masks off: that
+    may have left them, so it counts, and they take part in no other sum. A mean of several has the first as its owner.
+    """
+    how, presence = exchange.how, roster.presence
+    shapes = [(1,), *(tuple(part.shape[1:]) for part in like)]  # the first is Flower's, for weights
+    sent, done, traffic = list[Releases](), list[int](), Traffic()
+    waiting = [k for k in due if presence[k].samples >= how.cutoff]
+    if len(waiting) < how.average:
+        return sent, done, traffic
+    exchange.expect({k: presence[k].samples for k in waiting})
+    while len(waiting) >= how.average:
+        clients = [waiting[i] for i in sorted(split_at_random(len(waiting), how.average, rng)[0])]
+        at = {roster.node[k]: k for k in clients}
+        group = Group(roster.post, seconds, shapes)
+        mean = group.mean(list(at), how)
+        settled = clients if group.unmasked else [at[node] for node in group.refused]
+        exchange.settle({k: presence[k].digest for k in settled})
+        if group.unmasked:
+            exchange.count(np.array(clients), min(presence[k].samples for k in clients))
+        if group.unmasked and not mean:
+            log.warning("the sum of clients %s was lost at its last step, and they take part in no other", clients)
+        if mean:
+            traffic += Traffic(means_up=(2 * len(clients) - 1) * mean.bytes)  # each sends integers of 8 bytes
+            if all(float(part.abs().max()) <= largest(how) * (1 + 1e-6) for part in mean):
+                sent.append(Releases(np.array([clients[0]]), *mean))
+                done += clients
+            else:
+                log.warning("the mean of clients %s is none, so that one of them broke the rules", clients)
+        failed = [] if group.unmasked else [at[node] for node in group.refused | group.failed]
+        waiting = [k for k in waiting if k not in (failed or clients)]
+    exchange.ledger.write(exchange)
+    return sent, done, traffic

@@ -1,7 +1,7 @@
 """What travels in Flower's messages, and how a reply is read: nothing in it is believed before it has been checked."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -143,7 +143,7 @@ def group_size(content: RecordDict, samples: int) -> int:
 
 
 def read_means(
-    content: RecordDict, asked: Exchange, samples: int, like: Means, largest: tuple[float, float], *, labels: bool
+    content: RecordDict, asked: Exchange, samples: int, like: Means, largest: Sequence[float], *, labels: bool
 ) -> Means:
     """The means of a client, if they are what was asked for or less: as many as n_k and its own M_k allow, each like `like`.
 

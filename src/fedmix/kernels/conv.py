@@ -7,6 +7,7 @@ its derivatives: three products give gradients of any order, in forward and in r
 
 from functools import reduce
 from importlib.util import find_spec
+from math import prod
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from fedmix.kernels.layout import channels_first, channels_last
 from fedmix.kernels.operators import operator
-from fedmix.kernels.precision import current
+from fedmix.kernels.precision import current, stored
 from fedmix.kernels.sizes import bias_parts, parts
 
 HAS_TRITON = find_spec("triton") is not None
@@ -30,7 +31,17 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None, pad: int, shifted: int) -> Te
         return F.conv2d(x, w, padding=pad) + torch.where(has_bias, b.view(-1, 1, 1), 0)
     if b is None:
         b, shifted = w.new_zeros(len(w)), 0
-    return channels_first(Conv.apply(channels_last(x.float()), channels_last(w), b, shifted, pad, current()))
+    x, w = (channels_last(t.to(stored())) for t in (x, w))
+    return channels_first(Conv.apply(x, w, b, shifted, pad, current()))
+
+
+def _wide_type(t: Tensor) -> torch.dtype:
+    """In what a sum of products is kept: 32 bits at least."""
+    return torch.promote_types(t.dtype, torch.float32)
+
+
+def _wide(t: Tensor) -> Tensor:
+    return t.to(_wide_type(t))
 
 
 def _backward(g: Tensor, x: Tensor, w: Tensor, pad: int, which: int) -> Tensor:
@@ -41,23 +52,26 @@ def _backward(g: Tensor, x: Tensor, w: Tensor, pad: int, which: int) -> Tensor:
 
 
 # The three products for K clients at once, channels last, as operators that a compiler takes as they are. Each body is the
-# plain twin of the Triton kernel that serves CUDA tensors.
+# plain twin of the Triton kernel that serves CUDA tensors. Both factors have one type; the gradients of filters and biases have
+# 32 bits at least, other results the factors' type.
 
 
 def _conv(x: Tensor, w: Tensor, b: Tensor, shifted: int, pad: int, how: str) -> Tensor:
-    clients = zip(x, w, strict=True)
+    clients = zip(_wide(x), _wide(w), strict=True)
     y = torch.stack([channels_last(F.conv2d(channels_first(a), channels_first(v), padding=pad)) for a, v in clients])
     y[:, :shifted] += b[:, None, None, None]
-    return y
+    return y.to(x.dtype)
 
 
 def _conv_input(g: Tensor, w: Tensor, pad: int, how: str) -> Tensor:
     like = g.new_empty(_input_shape(g, w, pad))
-    return torch.stack([_backward(a, x, v, pad, 0) for a, v, x in zip(g, w, like, strict=True)])
+    clients = zip(_wide(g), _wide(w), _wide(like), strict=True)
+    return torch.stack([_backward(a, x, v, pad, 0) for a, v, x in clients]).to(g.dtype)
 
 
 def _conv_weight(g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str) -> tuple[Tensor, Tensor]:
-    of_w, of_b = g.new_zeros(_weight_shape(g, x, pad, parts)), g.new_zeros(_bias_shape(g, x))
+    of_w, of_b = (t.zero_() for t in _weight_results(g, x, pad, parts))
+    g, x = _wide(g), _wide(x)
     for k, (a, c) in enumerate(zip(g, x, strict=True)):
         of_w[k, 0] = _backward(a, c, of_w[k, 0], pad, 1)
     of_b[:, 0] = g[:, :shifted].sum((1, 2, 3))
@@ -72,13 +86,11 @@ def _input_shape(g: Tensor, w: Tensor, pad: int) -> tuple[int, ...]:
     return (*g.shape[:2], g.shape[2] - 2 * pad + w.shape[2] - 1, g.shape[3] - 2 * pad + w.shape[3] - 1, w.shape[4])
 
 
-def _weight_shape(g: Tensor, x: Tensor, pad: int, parts: int) -> tuple[int, ...]:
+def _weight_results(g: Tensor, x: Tensor, pad: int, parts: int) -> tuple[Tensor, Tensor]:
+    (K, *pixels, O), C = g.shape, x.shape[4]
     taps = (x.shape[2] + 2 * pad - g.shape[2] + 1, x.shape[3] + 2 * pad - g.shape[3] + 1)
-    return (g.shape[0], parts, g.shape[4], *taps, x.shape[4])
-
-
-def _bias_shape(g: Tensor, x: Tensor) -> tuple[int, ...]:
-    return len(g), bias_parts(g.shape[1:4].numel(), x.shape[4]), g.shape[4]
+    sums, wide = bias_parts(prod(pixels), C, x.itemsize), _wide_type(g)
+    return g.new_empty(K, parts, O, *taps, C, dtype=wide), g.new_empty(K, sums, O, dtype=wide)
 
 
 def _triton() -> Any:
@@ -99,7 +111,7 @@ _op_input = operator(
 )
 _op_weight = operator(
     _conv_weight,
-    lambda g, x, shifted, pad, parts, how: (g.new_empty(_weight_shape(g, x, pad, parts)), g.new_empty(_bias_shape(g, x))),
+    lambda g, x, shifted, pad, parts, how: _weight_results(g, x, pad, parts),
     lambda *args: _triton().conv_weight(*args),
 )
 
@@ -191,7 +203,7 @@ class ConvWeight(torch.autograd.Function):
     def backward(ctx: Any, cw: Tensor, cb: Tensor) -> tuple[Tensor | None, ...]:
         g, x = ctx.saved_tensors
         _, pad, how = ctx.how
-        cw = cw.contiguous()
+        cw = cw.to(x.dtype).contiguous()
         to_g = Conv.apply(x, cw, cb, *ctx.how) if ctx.needs_input_grad[0] else None
         to_x = ConvInput.apply(g, cw, pad, how) if ctx.needs_input_grad[1] else None
         return to_g, to_x, None, None, None

@@ -3,7 +3,7 @@
 All tensors are channels-last: images (K, B, H, W, C), filters (K, O, R, S, C). One program computes one tile of one client's
 result. Hopper's tensor cores take 32-bit factors only if both have the summed index last in memory. That is so in the forward
 product (channels). For the gradient of the images the filters are transposed first, and for that of the filters (which sums
-over pixels) both factors are; copies are cheap beside a product at half its speed.
+over pixels) both factors are; copies are cheap beside a product at half its speed. Factors of 16 bits are read as they lie.
 """
 
 # mypy: disable-error-code="no-untyped-def, misc, type-arg, untyped-decorator, no-untyped-call"
@@ -13,26 +13,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedmix.kernels.sizes import BLOCK, MANY, SUMMED, bias_parts
-
-
-@triton.jit
-def load(pointer, mask, LOW: tl.constexpr):
-    value = tl.load(pointer, mask=mask, other=0.0)
-    return value.to(tl.bfloat16) if LOW else value
+from fedmix.kernels.sizes import BLOCK, MANY, SUMMED, bias_parts, copied
 
 
 @triton.jit
 def _conv(
     x_ptr, w_ptr, b_ptr, y_ptr, SHIFTED: tl.constexpr,
     M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
-    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
+    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y[m, o] = Σ_{tap, c} x[pixel m shifted by tap, c] · w[o, tap, c], + b[o] for m < SHIFTED, of BM pixels and BN channels."""
+    """y[m, o] = Σ_{tap, c} x[pixel m shifted by tap, c] · w[o, tap, c], + b[o] for m < SHIFTED, of BM pixels and BN channels.
+
+    TURNED, it is w[c, last tap − tap, o], which carries a gradient back.
+    """
     client = tl.program_id(2).to(tl.int64)
     x_ptr += client * (M // (OH * OW) * H * W * C)
-    w_ptr += client * (O * TAPS * C)
+    w_ptr += client * (O * TAPS * C) + ((TAPS - 1) * O if TURNED else 0)
+    NEXT_O: tl.constexpr = 1 if TURNED else TAPS * C
+    NEXT_TAP: tl.constexpr = -O if TURNED else C
+    NEXT_C: tl.constexpr = TAPS * O if TURNED else 1
     y_ptr += client * (M * O)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -44,8 +44,8 @@ def _conv(
             c = step % (C // BK) * BK + tl.arange(0, BK)
             i, j = row + tap // S - pad, column + tap % S - pad
             inside = (m < M) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-            a = load(x_ptr + (((image * H + i) * W + j) * C)[:, None] + c[None, :], inside[:, None], LOW)
-            b = load(w_ptr + (o * (TAPS * C) + tap * C)[:, None] + c[None, :], (o < O)[:, None], LOW)
+            a = tl.load(x_ptr + (((image * H + i) * W + j) * C)[:, None] + c[None, :], mask=inside[:, None], other=0.0)
+            b = tl.load(w_ptr + (o * NEXT_O + tap * NEXT_TAP)[:, None] + (c * NEXT_C)[None, :], mask=(o < O)[:, None], other=0.0)
             acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
     else:
         for first in range(0, TAPS * C, BK):
@@ -53,8 +53,10 @@ def _conv(
             tap, c = k // C, k % C
             i, j = row[:, None] + tap[None, :] // S - pad, column[:, None] + tap[None, :] % S - pad
             inside = (m < M)[:, None] & (k < TAPS * C)[None, :] & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-            a = load(x_ptr + ((image[:, None] * H + i) * W + j) * C + c[None, :], inside, LOW)
-            b = load(w_ptr + o[:, None] * (TAPS * C) + k[None, :], (o < O)[:, None] & (k < TAPS * C)[None, :], LOW)
+            a = tl.load(x_ptr + ((image[:, None] * H + i) * W + j) * C + c[None, :], mask=inside, other=0.0)
+            at = tap * NEXT_TAP + c * NEXT_C if TURNED else k
+            held = (o < O)[:, None] & (k < TAPS * C)[None, :]
+            b = tl.load(w_ptr + (o * NEXT_O)[:, None] + at[None, :], mask=held, other=0.0)
             acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
     if SHIFTED:
         b = tl.load(b_ptr + client * O + o, mask=o < O, other=0.0)
@@ -103,31 +105,38 @@ def _sums(g_ptr, out_ptr, M, O, SUMMED, BM: tl.constexpr, BO: tl.constexpr):
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BO + tl.arange(0, BO)
     g = tl.load(g_ptr + client * M * O + m[:, None] * O + o[None, :], mask=(m < SUMMED)[:, None] & (o < O)[None, :], other=0.0)
-    tl.store(out_ptr + (client * tl.num_programs(0) + tl.program_id(0)) * O + o, tl.sum(g, 0), mask=o < O)
+    total = tl.sum(g.to(tl.float32), 0)
+    tl.store(out_ptr + (client * tl.num_programs(0) + tl.program_id(0)) * O + o, total, mask=o < O)
 
 
 @triton.jit
-def _conv_weight_few(
+def _conv_weight_as_is(
     g_ptr, x_ptr, out_ptr, PARTS: tl.constexpr,
     M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
-    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
+    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BJ: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """The same for few channels, where copies would cost more than they save; j = (tap, c) fills a tile across taps."""
+    """out[part, o, j] = Σ_m g[m, o] · x[pixel m shifted by tap, c] over the part's share of the pixels, with j = (tap, c)."""
     client, part = (tl.program_id(2) // PARTS).to(tl.int64), tl.program_id(2) % PARTS
     g_ptr += client * (M * O)
     x_ptr += client * (M // (OH * OW) * H * W * C)
     o = tl.program_id(0) * BO + tl.arange(0, BO)
     j = tl.program_id(1) * BJ + tl.arange(0, BJ)
-    down, right, c = j // C // S - pad, j // C % S - pad, j % C
     acc = tl.zeros((BO, BJ), tl.float32)
     for block in range(BLOCKS):
         m = (part * BLOCKS + block) * BM + tl.arange(0, BM)
         image, row, column = m // (OH * OW), m // OW % OH, m % OW
-        g = load(g_ptr + m[:, None] * O + o[None, :], (m < M)[:, None] & (o < O)[None, :], LOW)
-        i, k = row[:, None] + down[None, :], column[:, None] + right[None, :]
-        inside = (m < M)[:, None] & (j < TAPS * C)[None, :] & (i >= 0) & (i < H) & (k >= 0) & (k < W)
-        x = load(x_ptr + ((image[:, None] * H + i) * W + k) * C + c[None, :], inside, LOW)
+        g = tl.load(g_ptr + m[:, None] * O + o[None, :], mask=(m < M)[:, None] & (o < O)[None, :], other=0.0)
+        if C % BJ == 0:  # a tile stays inside one tap
+            tap = tl.program_id(1) // (C // BJ)
+            i, k = row + tap // S - pad, column + tap % S - pad
+            inside = (m < M) & (i >= 0) & (i < H) & (k >= 0) & (k < W)
+            at = (((image * H + i) * W + k) * C)[:, None] + (j - tap * C)[None, :]
+            x = tl.load(x_ptr + at, mask=inside[:, None], other=0.0)
+        else:
+            i, k = row[:, None] + (j // C // S - pad)[None, :], column[:, None] + (j // C % S - pad)[None, :]
+            inside = (m < M)[:, None] & (j < TAPS * C)[None, :] & (i >= 0) & (i < H) & (k >= 0) & (k < W)
+            x = tl.load(x_ptr + ((image[:, None] * H + i) * W + k) * C + (j % C)[None, :], mask=inside, other=0.0)
         acc = tl.dot(tl.trans(g), x, acc, input_precision=PRECISION)
     out_ptr += (client * PARTS + part) * (O * TAPS * C)
     tl.store(out_ptr + o[:, None] * (TAPS * C) + j[None, :], acc, mask=(o < O)[:, None] & (j < TAPS * C)[None, :])
@@ -137,10 +146,10 @@ def _conv_weight_few(
 def _conv_weight(
     g_ptr, x_ptr, out_ptr, PARTS: tl.constexpr,
     B: tl.constexpr, H: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
-    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
+    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """out[part, o, tap, c] = Σ_m g[o, m] · x[shift s, c, pixel m shifted down by r] over the part's share of the pixels."""
+    """The same from transposed copies: Σ_m g[o, m] · x[shift s, c, pixel m shifted down by r]."""
     M: tl.constexpr = B * OH * OW
     client, part = (tl.program_id(2) // PARTS).to(tl.int64), tl.program_id(2) % PARTS
     tap = tl.program_id(1) % TAPS
@@ -154,34 +163,41 @@ def _conv_weight(
         i = m // OW % OH + tap // S - pad
         at = m // (OH * OW) * (H * OW) + i * OW + m % OW
         here = (m < M) & (i >= 0) & (i < H)
-        g = load(g_ptr + o[:, None] * M + m[None, :], (o < O)[:, None] & (m < M)[None, :], LOW)
-        x = load(x_ptr + c[:, None] * (B * H * OW) + at[None, :], (c < C)[:, None] & here[None, :], LOW)
+        g = tl.load(g_ptr + o[:, None] * M + m[None, :], mask=(o < O)[:, None] & (m < M)[None, :], other=0.0)
+        x = tl.load(x_ptr + c[:, None] * (B * H * OW) + at[None, :], mask=(c < C)[:, None] & here[None, :], other=0.0)
         acc = tl.dot(g, tl.trans(x), acc, input_precision=PRECISION)
     out_ptr += (client * PARTS + part) * (O * TAPS * C)
     tl.store(out_ptr + (o * (TAPS * C) + tap * C)[:, None] + c[None, :], acc, mask=(o < O)[:, None] & (c < C)[None, :])
 
 
-def precision(how: str) -> dict[str, object]:
-    """A kernel's arguments for an arithmetic."""
-    return {"LOW": how == "bf16", "PRECISION": "ieee" if how == "float32" else "tf32"}
+def precision(how: str) -> str:
+    """How a kernel multiplies 32-bit factors."""
+    return "ieee" if how == "float32" else "tf32"
 
 
 def _power(n: int, least: int, most: int) -> int:
     return max(least, min(most, triton.next_power_of_2(n)))
 
 
-def conv(x: Tensor, w: Tensor, b: Tensor | None, shifted: int, pad: int, how: str = "tf32", **tile: int) -> Tensor:
-    """y[k, b, i, j, o] = Σ x[k, b, i + r − pad, j + s − pad, c] · w[k, o, r, s, c], + b[k, o] in the first `shifted` images."""
+def conv(
+    x: Tensor, w: Tensor, b: Tensor | None, shifted: int, pad: int, how: str = "tf32", turned: bool = False, **tile: int
+) -> Tensor:
+    """y[k, b, i, j, o] = Σ x[k, b, i + r − pad, j + s − pad, c] · w[k, o, r, s, c], + b[k, o] in the first `shifted` images.
+
+    If `turned`, w[k, c, R − 1 − r, S − 1 − s, o] takes the filters' place.
+    """
     x, w = x.contiguous(), w.contiguous()
     K, B, H, W, C = x.shape
-    O, R, S = w.shape[1:4]
+    R, S = w.shape[2:4]
+    O = w.shape[4 if turned else 1]
     OH, OW = H + 2 * pad - R + 1, W + 2 * pad - S + 1
-    y = torch.empty(K, B, OH, OW, O, device=x.device)
+    y = x.new_empty(K, B, OH, OW, O)
     M = B * OH * OW
-    t = tiles(M, O) | tile
+    t = tiles(M, O, C, x.itemsize) | tile
     grid = (triton.cdiv(M, t["BM"]), triton.cdiv(O, t["BN"]), K)
     sizes = {"M": M, "H": H, "W": W, "C": C, "OH": OH, "OW": OW, "O": O, "S": S, "TAPS": R * S, "pad": pad}
-    _conv[grid](x, w, x if b is None else b.contiguous(), y, SHIFTED=shifted * OH * OW, **sizes, **precision(how), **t)
+    bias, first = x if b is None else b.contiguous(), shifted * OH * OW
+    _conv[grid](x, w, bias, y, SHIFTED=first, **sizes, TURNED=turned, PRECISION=precision(how), **t)
     return y
 
 
@@ -189,10 +205,12 @@ def conv_input(g: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -
     """The gradient of `conv` in x, from its gradient in y: a convolution with the filters turned round."""
     w = w.contiguous()
     K, O, R, S, C = w.shape
+    if w.itemsize == 2:
+        return conv(g, w, None, 0, R - 1 - pad, how, True, **tile)
     turned = torch.empty(K, C, R, S, O, device=w.device)
     BO, BC = _power(O, 16, 64), _power(C, 16, 64)
     _turn[(triton.cdiv(O, BO), triton.cdiv(C, BC), K * R * S)](w, turned, O, C, R * S, BO=BO, BC=BC)
-    return conv(g, turned, None, 0, R - 1 - pad, how, **tile)
+    return conv(g, turned, None, 0, R - 1 - pad, how, False, **tile)
 
 
 def _as_planes(x: Tensor, pad: int, shifts: int, sums: Tensor | None = None, summed: int = 0) -> Tensor:
@@ -215,39 +233,42 @@ def conv_weight(
     OH, OW, O = g.shape[2:]
     R, S = H + 2 * pad - OH + 1, W + 2 * pad - OW + 1
     M = B * OH * OW
-    few = C < MANY
-    t = (few_tiles(O, R * S * C) if few else weight_tiles(O, C)) | tile
+    copies = copied(C, x.itemsize)
+    t = (weight_tiles(O, C) if copies else as_is_tiles(O, C, R * S, x.itemsize)) | tile
     blocks = triton.cdiv(triton.cdiv(M, parts), t["BM"])
     out = torch.empty(K, parts, O, R, S, C, device=x.device)
-    of_b = torch.empty(K, bias_parts(M, C), O, device=x.device)
+    of_b = torch.empty(K, bias_parts(M, C, x.itemsize), O, device=x.device)
     sizes = {"H": H, "C": C, "OH": OH, "OW": OW, "O": O, "S": S, "TAPS": R * S, "pad": pad, "BLOCKS": blocks, "PARTS": parts}
     summed = shifted * OH * OW
-    if few:
-        grid = (triton.cdiv(O, t["BO"]), triton.cdiv(R * S * C, t["BJ"]), K * parts)
-        _conv_weight_few[grid](g, x, out, M=M, W=W, **sizes, **precision(how), **t)
-        BO = _power(O, 16, 32)
-        _sums[(of_b.shape[1], triton.cdiv(O, BO), K)](g, of_b, M, O, summed, BM=SUMMED, BO=BO)
-    else:
+    if copies:
         grid = (triton.cdiv(O, t["BO"]), triton.cdiv(C, t["BC"]) * R * S, K * parts)
         planes = _as_planes(g, 0, 1, of_b, summed), _as_planes(x, pad, S)
-        _conv_weight[grid](*planes, out, B=B, **sizes, **precision(how), **t)
+        _conv_weight[grid](*planes, out, B=B, **sizes, PRECISION=precision(how), **t)
+    else:
+        grid = (triton.cdiv(O, t["BO"]), triton.cdiv(R * S * C, t["BJ"]), K * parts)
+        _conv_weight_as_is[grid](g, x, out, M=M, W=W, **sizes, PRECISION=precision(how), **t)
+        BO = _power(O, 16, 32)
+        _sums[(of_b.shape[1], triton.cdiv(O, BO), K)](g, of_b, M, O, summed, BM=SUMMED, BO=BO)
     return out, of_b
 
 
-def tiles(pixels: int, outputs: int) -> dict[str, int]:
-    """The tile of a program of `conv`: what was fastest on an H200 for the paper's VGG (benchmarks/tiles.py)."""
+def tiles(pixels: int, outputs: int, channels: int, itemsize: int) -> dict[str, int]:
+    """The tile of a program of `conv`: what was fastest on an H200 for the paper's VGG with tf32 (benchmarks/tiles.py)."""
     BN = _power(outputs, 16, 128)
     large = triton.cdiv(pixels, 128) * triton.cdiv(outputs, 128)  # programs of one client with the larger tile
     BM = 64 if BN == 128 and (large < 8 or 16 <= large < 32) else 128  # else too few, or a last wave with few of them
-    return {"BM": BM, "BN": BN, "BK": 32, "num_warps": 8 if BM * BN > 64 * 128 else 4, "num_stages": 3}
+    BK = 64 if itemsize == 2 and channels % 64 == 0 else 32
+    return {"BM": BM, "BN": BN, "BK": BK, "num_warps": 8 if BM * BN > 64 * 128 else 4, "num_stages": 3}
 
 
 def weight_tiles(outputs: int, channels: int) -> dict[str, int]:
-    """The tile of a program of `conv_weight` with many channels."""
+    """The tile of a program of `conv_weight` with copies."""
     BO, BC = _power(outputs, 16, 128), _power(channels, 16, 128)
     return {"BO": BO, "BC": BC, "BM": 32, "num_warps": 8 if BO * BC > 128 * 64 else 4, "num_stages": 3}
 
 
-def few_tiles(outputs: int, columns: int) -> dict[str, int]:
-    """The same with few."""
-    return {"BO": _power(outputs, 16, 32), "BJ": _power(columns, 16, 128), "BM": 32, "num_warps": 4, "num_stages": 3}
+def as_is_tiles(outputs: int, channels: int, taps: int, itemsize: int) -> dict[str, int]:
+    """The same without; with many channels a tile keeps to one tap."""
+    low = itemsize == 2
+    BO, BJ = _power(outputs, 16, 128 if low else 32), _power(channels if channels >= MANY else channels * taps, 16, 128)
+    return {"BO": BO, "BJ": BJ, "BM": 64 if low else 32, "num_warps": 8 if BO * BJ > 128 * 64 else 4, "num_stages": 3}

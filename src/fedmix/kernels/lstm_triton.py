@@ -18,7 +18,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedmix.kernels.conv_triton import load, precision
+from fedmix.kernels.conv_triton import precision
+
+
+@triton.jit
+def load(pointer, mask, LOW: tl.constexpr):
+    value = tl.load(pointer, mask=mask, other=0.0)
+    return value.to(tl.bfloat16) if LOW else value
 
 
 @triton.jit
@@ -247,7 +253,8 @@ def _tile(x: Tensor, J: int, B: int, D: int, how: str) -> dict[str, Any]:
     needed = (4 * units * (2 if how == "bf16" else 4) + J * rows * 4) * whole
     stay = how != "float32" and needed <= _chip(x)[1]
     return {
-        **precision(how), "BR": rows, "BN": units, "CHUNK": whole if stay else min(64, whole), "STAY": stay,
+        "LOW": how == "bf16", "PRECISION": precision(how),
+        "BR": rows, "BN": units, "CHUNK": whole if stay else min(64, whole), "STAY": stay,
         "ALONE": not x.is_cuda, "num_warps": 8, "num_stages": 1, "launch_cooperative_grid": True,
     }  # fmt: skip
 

@@ -1,6 +1,8 @@
 """How exactly a GPU multiplies: tf32 (10 bits of mantissa, the default), float32, or bf16 (7 bits, the fastest).
 
-Weights and their updates are float32 in any case. On a CPU products are float32 whatever was asked for.
+With bf16, convolutions and full layers also read and write 16 bits: activations, their gradients and copies of the weights.
+Products are summed in float32, and weights, momentum and their updates are float32 in any case. On a CPU all is float32
+whatever was asked for.
 """
 
 from collections.abc import Iterator
@@ -20,12 +22,26 @@ def current() -> Precision:
     return _current
 
 
+def stored() -> torch.dtype:
+    """What convolutions on a GPU read and write here."""
+    return torch.bfloat16 if _current == "bf16" else torch.float32
+
+
 def called(name: str) -> Precision:
     """The arithmetic of that name."""
     for known in get_args(Precision):
         if name == known:
             return known
     raise BadInput(f"precision {name!r} is unknown; choose one of {', '.join(get_args(Precision))}")
+
+
+def check_device(precision: Precision, device: torch.device) -> None:
+    """Refuse bf16 on a GPU that cannot multiply it."""
+    if precision == "bf16" and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+        raise BadInput(
+            f"precision 'bf16' needs a GPU of compute capability 8.0 or more, which {torch.cuda.get_device_name(device)} is not; "
+            "choose float32"
+        )
 
 
 @contextmanager

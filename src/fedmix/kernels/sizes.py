@@ -15,6 +15,11 @@ def parts(pixels: int, outputs: int, channels: int, taps: int) -> int:
     return max(1, min(pixels // 256, 17, -(-wanted // (CLIENTS * programs))))
 
 
-def bias_parts(pixels: int, channels: int) -> int:
+def copied(channels: int, itemsize: int) -> bool:
+    """Whether the gradient of the filters is a product of transposed copies, which factors of 16 bits never need."""
+    return channels >= MANY and itemsize > 2
+
+
+def bias_parts(pixels: int, channels: int, itemsize: int) -> int:
     """Of how many sums the gradient of a bias is made."""
-    return -(-pixels // (SUMMED if channels < MANY else BLOCK))
+    return -(-pixels // (BLOCK if copied(channels, itemsize) else SUMMED))

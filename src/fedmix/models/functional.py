@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedmix.data.federated import FederatedData
-from fedmix.errors import BadInput
+from fedmix.errors import BadInput, described
 from fedmix.losses import Loss, cross_entropy
 from fedmix.models.along import Along
-from fedmix.models.layers import Conv2d, KeyedDropout, Linear, MaxPool2d
+from fedmix.models.layers import Conv2d, GroupNorm, KeyedDropout, LayerNorm, Linear, MaxPool2d
 from fedmix.types import Params
 
 _REFUSED: tuple[tuple[type, str], ...] = (
@@ -43,7 +43,7 @@ class Model:
 
     def __init__(self, module: nn.Module, loss: Loss = cross_entropy) -> None:
         if not isinstance(module, nn.Module):
-            raise BadInput(f"the model is of type {type(module).__name__}; give an nn.Module, such as Net() and not Net")
+            raise BadInput(f"the model is {described(module)}; give an instance of an nn.Module: Net() instead of Net")
         for name, part in module.named_modules():
             for kind, reason in _REFUSED:
                 if isinstance(part, kind):
@@ -125,7 +125,7 @@ def _prepared(module: nn.Module) -> nn.Module:
             if isinstance(child, nn.modules.dropout._DropoutNd):
                 setattr(parent, name, KeyedDropout(child.p, site, whole_channels=not isinstance(child, nn.Dropout)))
                 site += 1
-            for ours in (Conv2d, Linear, MaxPool2d):
+            for ours in (Conv2d, GroupNorm, LayerNorm, Linear, MaxPool2d):
                 if child is not None and ours.can_replace(child):
                     child.__class__ = ours  # the same parameters, another forward
     return module

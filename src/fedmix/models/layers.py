@@ -25,6 +25,9 @@ class KeyedDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x if not self.training or self.p == 0 else x * self.factor(x)
 
+    def extra_repr(self) -> str:
+        return f"p={self.p}, whole_channels={self.whole_channels}"
+
     def factor(self, x: Tensor) -> Tensor:
         """What each element is multiplied by: 0, or more than 1 so that the mean stays."""
         shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.whole_channels else tuple(x.shape)
@@ -74,6 +77,44 @@ class MaxPool2d(nn.MaxPool2d):
 
     def forward(self, x: Tensor) -> Tensor:
         return pick(x, largest(x))
+
+
+class GroupNorm(nn.GroupNorm):
+    """`nn.GroupNorm` from plain operations."""
+
+    @staticmethod
+    def can_replace(layer: nn.Module) -> bool:
+        """Whether it is a plain one."""
+        return type(layer) is nn.GroupNorm
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = _standardised(x.reshape(len(x), self.num_groups, -1), (-1,), self.eps).reshape(x.shape)
+        return _scaled(y, self.weight, self.bias, (-1, *[1] * (x.ndim - 2)))
+
+
+class LayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` from plain operations."""
+
+    @staticmethod
+    def can_replace(layer: nn.Module) -> bool:
+        """Whether it is a plain one."""
+        return type(layer) is nn.LayerNorm
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = self.normalized_shape
+        return _scaled(_standardised(x, tuple(range(-len(shape), 0)), self.eps), self.weight, self.bias, shape)
+
+
+def _standardised(x: Tensor, over: tuple[int, ...], eps: float) -> Tensor:
+    """Mean 0 and variance 1, in single precision at least. A derivative of PyTorch's own kernels for it cannot be traced."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    variance, mean = torch.var_mean(x, over, correction=0, keepdim=True)
+    return (x - mean) * torch.rsqrt(variance + eps)
+
+
+def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    x = x if weight is None else x * weight.view(shape)
+    return x if bias is None else x + bias.view(shape)
 
 
 class Embedding(nn.Module):

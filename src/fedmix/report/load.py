@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedmix.errors import BadInput
-from fedmix.files import printable
+from fedmix.files import flat, printable
 from fedmix.report.files import read, read_json, read_toml
 from fedmix.report.metrics import Array, read_metrics
 
@@ -38,7 +37,10 @@ class Gallery:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run folder says. `settings` are by dotted path, without the seed."""
+    """What a run folder says.
+
+    `settings` are by dotted path, without the seed, hashes of what a script may make of it, and on how many processes it ran.
+    """
 
     folder: Path
     settings: Mapping[str, str]
@@ -92,7 +94,8 @@ def load(folder: Path) -> RunRecord:
         raise BadInput(f"{folder / 'experiment.toml'}: target is not a number; restore the file or leave this run out")
     # A run that was given more rounds keeps its old summary until it is done again.
     grown = isinstance(rounds, int) and metrics["round"].max(initial=0) < rounds
-    settings = dict(_flat(spec))
+    settings = {key: value for key, value in flat(spec) if not key.startswith("recorded.")}
+    settings.pop("engine.processes", None)
     return RunRecord(
         folder=folder,
         seed=settings.pop("seed", "0"),
@@ -117,14 +120,6 @@ def _runs(folder: Path, levels: int) -> Iterator[Path]:
             raise BadInput(f"{folder} cannot be read ({error.strerror}); give a folder that 'fedmix run' made") from error
         for path in below:
             yield from _runs(path, levels - 1)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{printable(key)}.")
-        else:
-            yield f"{prefix}{printable(key)}", printable(value)
 
 
 def _clients(path: Path) -> Clients | None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -153,7 +152,6 @@ def _privacy(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
     """Each sentence on privacy, and the groups it is about."""
     said: dict[str, list[str]] = {}
     for group in groups:
-        sentence: Any = next((run.privacy for run in group.runs if run.privacy), None)
-        if sentence:
-            said.setdefault(sentence, []).append(group.label)
+        for sentence in dict.fromkeys(run.privacy or "Not stated yet: a run states it when it ends." for run in group.runs):
+            said.setdefault(sentence, []).append(group.label)  # seeds may differ
     return list(said.items())

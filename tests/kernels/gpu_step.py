@@ -168,7 +168,8 @@ def _wider(run: Any) -> Any:
 
     def wider(self: Any, *args: Any, **options: Any) -> Any:
         blocks = self.configs[0].kwargs
-        while blocks.get("XBLOCK", LARGEST) < min(self.size_hints["x"], LARGEST) and prod(blocks.values()) < AT_ONCE:
+        most = self.size_hints["x"] if self.size_hints else 0  # a tile that was given is part of the code
+        while blocks.get("XBLOCK", LARGEST) < min(most, LARGEST) and prod(blocks.values()) < AT_ONCE:
             blocks["XBLOCK"] *= 2
         return run(self, *args, **options)
 

@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from fedmix.batches import PlanOnDevice, Received, Resident
 from fedmix.engines.rounded import keep_rounded, misrounded
 from fedmix.kernels.precision import Precision, arithmetic, current
-from fedmix.kernels.product import leave_long_products
+from fedmix.kernels.product import leave_long_products, one_tile
 from fedmix.local import local_step, rest
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Phase
@@ -297,7 +297,10 @@ def _compile(traced: GraphModule, leaves: list[Tensor]) -> Callable[..., Any]:
         changed: dict[str, Any] = {"comprehensive_padding": False}
         if hasattr(config.triton, "native_matmul"):
             changed["triton.native_matmul"] = True  # what `leave_long_products` left to the compiler
-        with config.patch(changed):
+            choices: AbstractContextManager[Any] = one_tile()
+        else:
+            choices = nullcontext()
+        with config.patch(changed), choices:
             compiled: Callable[..., Any] = torch._inductor.compile(traced, [*leaves])
     return compiled
 

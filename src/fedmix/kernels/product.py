@@ -5,6 +5,9 @@ memory, where the update reads it again; written by the compiler it is computed 
 passes over the weights. Products with long sums are the library's, which is faster at them.
 """
 
+from contextlib import AbstractContextManager
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
@@ -12,6 +15,7 @@ from torch.fx import Graph, Node
 from fedmix.kernels.operators import operator
 
 FEW = 32  # terms of a sum up to which it is short
+TILE = {"XBLOCK": 64, "YBLOCK": 64, "ZBLOCK": 1, "num_warps": 4, "num_stages": 1}  # of the result, for a program on a GPU
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
@@ -32,6 +36,23 @@ def leave_long_products(graph: Graph) -> None:
                 product = graph.call_function(_product_op, node.args[1:])
             product.meta = dict(node.meta)
             node.target, node.args = aten.add.Tensor, (product, node.args[0])
+
+
+def one_tile() -> AbstractContextManager[Any]:
+    """Have the compiler write a product with one tile; by itself it builds 16 kernels of each and tries which is fastest."""
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.codegen.triton import FixedTritonConfig
+    from torch._inductor.virtualized import V
+
+    class OneTile(InductorChoices):
+        def triton_kernel_kwargs(self, kernel_cls: Any, features: Any, groups: Any, kernel_kwargs: Any) -> Any:
+            if not any(node.is_native_matmul() for node in features.scheduler_nodes()):
+                return kernel_kwargs
+            tile = {name: size for name, size in TILE.items() if name != "ZBLOCK" or "z" in groups[0]}  # one client has no z
+            return {**kernel_kwargs, "fixed_config": FixedTritonConfig(tile)}
+
+    context: AbstractContextManager[Any] = V.set_choices_handler(OneTile())
+    return context
 
 
 def _is_long(product: Node) -> bool:

@@ -91,8 +91,9 @@ def test_selection() -> None:
     assert [column.name for column in chosen.columns] == ["cifar10", "cifar10-rounds"]
     assert chosen.paper == {"fedavg": (73.8, 283), "fedmix": (81.2, 162)}
     assert len(list(chosen.experiments())) == 2
-    assert "fedmix-logits" not in {row.name for row in MAIN.select(None, None).rows}
-    assert MAIN.select("fedmix-logits", None).rows[0].algorithm == "fedmix-logits"
+    for table in (MAIN, TABLES["shakespeare"], TABLES["classes"], TABLES["lambda"]):
+        assert "fedmix-logits" not in {row.name for row in table.select(None, None).rows}
+        assert table.select("fedmix-logits", None).rows[0].algorithm == "fedmix-logits"
     for wrong, said in (({"rows": "fedmax", "columns": None}, "no row 'fedmax'"), ({"rows": None, "columns": ","}, "is empty")):
         with pytest.raises(BadInput, match=said):
             MAIN.select(**wrong)

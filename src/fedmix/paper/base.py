@@ -27,7 +27,7 @@ TITLES = {
     "hidden-naivemix": "NaiveMix, hidden states (k = 2)",
     "hidden-fedmix": "FedMix, hidden states (k = 2)",
 }
-PAIRS = (("fedmix", "fedavg"), ("fedmix", "naivemix"))
+PAIRS = (("fedmix", "fedavg"), ("fedmix", "naivemix"), ("fedmix-logits", "fedavg"), ("fedmix-logits", "naivemix"))
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,9 @@ def _chosen(table: Table, what: str, parts: list[Part], names: str | None) -> tu
 
 
 def algorithms(*names: str) -> tuple[Part, ...]:
-    """A part for each algorithm."""
-    return tuple(Part(name, TITLES[name], algorithm=name) for name in names)
+    """A part for each algorithm; beside the paper's FedMix, as an extra, the form that expands the logits."""
+    beside = ("fedmix-logits",) if "fedmix" in names else ()
+    return tuple(Part(name, TITLES[name], algorithm=name, extra=name in beside) for name in (*names, *beside))
 
 
 def sweep(title: str, path: str, *values: Any, **fixed: Any) -> tuple[Part, ...]:

@@ -131,8 +131,11 @@ def test_compare_writes_what_is_asked_for(
     assert "<svg" in (tmp_path / "it.svg").read_text()
     assert len((tmp_path / "it.csv").read_text().splitlines()) == 3
     assert "</html>" in (tmp_path / "it.html").read_text()
-    assert fedmix(monkeypatch, "report", tmp_path / "runs", "-o", tmp_path / "again.html") == 0
+    again = [a for kind in ("svg", "csv") for a in (f"--{kind}", tmp_path / f"again.{kind}")]
+    assert fedmix(monkeypatch, "report", tmp_path / "runs", "-o", tmp_path / "again.html", *again) == 0
     assert (tmp_path / "again.html").stat().st_size > 10_000
+    for kind in ("svg", "csv"):
+        assert (tmp_path / f"again.{kind}").read_text() == (tmp_path / f"it.{kind}").read_text()
 
 
 def test_compare_sets_what_an_algorithm_has(

@@ -213,12 +213,15 @@ def resume(
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    png: Annotated[Path | None, typer.Option(help="Write the curves there.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write the curves there.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the table there.")] = None,
 ) -> None:
     """Write one HTML page, which works offline, with curves, tables, clients, means and settings of these runs."""
     from fedmix.cli import commands
 
-    commands.check_outputs(output)
-    commands.write_reports(folders, html=output)
+    commands.check_outputs(output, csv, pictures=(png, svg))
+    commands.write_reports(folders, pictures=[p for p in (png, svg) if p], csv=csv, html=output)
 
 
 @app.command(epilog="Example:  fedmix privacy --m all --clip 4 --epsilon 1 --png means.png")

@@ -8,7 +8,7 @@ import numpy as np
 from fedmix.report.load import RunRecord
 from fedmix.report.metrics import Array
 
-COLOURS = ("#2f7fc1", "#d55e00", "#0a9370", "#b3589a", "#8c7a1f", "#4d8fa8", "#c2473f", "#7a6bd1")  # on white and on black
+COLOURS = ("#2f7fc1", "#d55e00", "#0a9370", "#b3589a", "#8c7a1f", "#7f7f7f", "#c2473f", "#7a6bd1")  # on white and on black
 DASHES = ("solid", "dash", "dot", "dashdot")  # tell groups apart once the colours are used up
 
 

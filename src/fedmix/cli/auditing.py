@@ -13,10 +13,11 @@ from fedmix.audit.grid import Size, steps
 from fedmix.cli.commands import check_outputs, experiments
 from fedmix.cli.progress import console, counting, tell_written
 from fedmix.data.federated import FederatedData
+from fedmix.environment import environment
 from fedmix.errors import BadInput
 from fedmix.exchange.settings import Exchange
 from fedmix.experiment import Experiment
-from fedmix.runs import Interrupted, environment
+from fedmix.runs import Interrupted
 
 PICTURES = ("digits", "femnist", "cifar10", "cifar100")
 VARIED = {"exchange.m": "--m", "exchange.noise": "--sigma", "exchange.average": "--average", "exchange.wait": "--wait"}

@@ -33,14 +33,6 @@ KINDS: tuple[tuple[str, Neighbours, Level], ...] = (
 )
 
 
-def group_setting(text: str) -> Any:
-    """`--m` as a number of samples, a fraction, or all."""
-    try:
-        return text if text == "all" else float(text) if "." in text else int(text)
-    except ValueError:
-        raise BadInput(f"--m {text!r} is not a number of samples, a fraction of a client's samples, or 'all'") from None
-
-
 def exchange(what: str, given: dict[str, Any]) -> Exchange:
     """What the options say, over what an experiment file says."""
     asked = _experiment(what)

@@ -25,7 +25,6 @@ from fedmix import models
 from fedmix.bench.measure import wait
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.errors import BadInput
-from fedmix.exchange import Exchange
 from fedmix.federation import Federation
 from fedmix.models import initialised
 from fedmix.presets import experiment
@@ -95,7 +94,7 @@ def federation(point: Point, algorithm: str, device: str) -> Federation:
         FederatedData(x, y, clients, x[:1], y[:1], CLASSES, name="random data"),
         spec.build_objective(),
         Training(point.clients, batch_size=BATCH, lr=0.001, momentum=spec.training.momentum),
-        exchange=Exchange(**spec.exchange.model_dump()) if spec.exchange else None,
+        exchange=spec.build_exchange(),
         device=device,
     )
 

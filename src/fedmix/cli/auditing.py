@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from fedmix.data.federated import FederatedData
 from fedmix.environment import environment
 from fedmix.errors import BadInput
 from fedmix.exchange.settings import Exchange, GroupSize
-from fedmix.experiment import Experiment
 from fedmix.runs import Interrupted
 
 PICTURES = ("digits", "femnist", "cifar10", "cifar100")
@@ -48,14 +48,17 @@ def attack(
     check_outputs(html)
     _refuse_varied(settings)
     chosen = experiments(what, [None if what.endswith(".toml") else "fedmix"], None, seed, seeds, settings, None, None)
-    if len(chosen) != seeds or chosen[0].exchange is None:
+    agreed = chosen[0].build_exchange()
+    if len(chosen) != seeds or agreed is None:
         raise BadInput("an audit is of one exchange: give one value for each --set, and an algorithm that exchanges means")
     if chosen[0].data.name not in PICTURES:
         raise BadInput(
             f"{chosen[0].data.name} holds no pictures with classes, which these attacks need; choose one of {', '.join(PICTURES)}"
         )
     by_seed = {e.seed: e for e in chosen}
-    base = _base(chosen[0], clip)
+    if agreed.source != "pool":
+        raise BadInput(f"exchange.source={agreed.source!r} sends nothing that could be attacked; use 'pool'")
+    base = agreed if clip is None else replace(agreed, clip=clip)
     grid = Grid(base, _sizes(sizes), _noises(sigma, epsilon) or [Noise(base.noise)], average, wait, delta=delta)
     if base.clip is None and any(noise.is_epsilon for noise in grid.noises):
         raise BadInput("--epsilon needs a bound on samples, for without one no noise gives a guarantee; give --clip as well")
@@ -86,13 +89,6 @@ def _refuse_varied(settings: Sequence[str]) -> None:
         name = setting.partition("=")[0].strip()
         if option := VARIED.get(name):
             raise BadInput(f"--set {name}: an audit varies it; use {option}")
-
-
-def _base(experiment: Experiment, clip: float | None) -> Exchange:
-    settings: dict[str, Any] = experiment.exchange.model_dump() if experiment.exchange else {}
-    if settings["source"] != "pool":
-        raise BadInput(f"exchange.source={settings['source']!r} sends nothing that could be attacked; use 'pool'")
-    return Exchange(**settings | ({} if clip is None else {"clip": clip}))
 
 
 def _sizes(text: str) -> list[GroupSize]:

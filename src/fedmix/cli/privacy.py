@@ -36,12 +36,12 @@ KINDS: tuple[tuple[str, Neighbours, Level], ...] = (
 def exchange(what: str, given: dict[str, Any]) -> Exchange:
     """What the options say, over what an experiment file says."""
     asked = _experiment(what)
-    written = asked.exchange if what.endswith(".toml") else None
+    written = asked.build_exchange() if what.endswith(".toml") else None
     if getattr(asked.objective, "layer", 0):
         raise BadInput(f"{what} exchanges means of hidden states, for which nothing is guaranteed (docs/privacy.md)")
     if written and written.source != "pool":
         raise BadInput(f"{what} has exchange.source={written.source!r}, which sends no means; there is nothing to protect")
-    return Exchange(**(written.model_dump() if written else {}) | given)
+    return replace(written or Exchange(), **given)
 
 
 def privacy(

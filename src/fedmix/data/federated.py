@@ -201,6 +201,10 @@ class FederatedData:
         """Samples as the model sees them, without augmentation."""
         return self.transform.normalise(self.units(raw))
 
+    def labels(self, raw: Array) -> Tensor:
+        """Labels in their stored form as vectors."""
+        return self.targets(torch.from_numpy(np.ascontiguousarray(raw)))
+
     def targets(self, y: Tensor) -> Tensor:
         """Labels as vectors: one-hot for classes, unchanged for regression."""
         if self.classes is None:

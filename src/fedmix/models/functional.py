@@ -4,7 +4,6 @@ import copy
 from collections import OrderedDict
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -136,7 +135,7 @@ def check_fits(model: Model, data: FederatedData) -> None:
 
     It is tried on the CPU, since a GPU would compile kernels for this.
     """
-    x, y = data.inputs(data.x[:2]), data.targets(torch.from_numpy(np.ascontiguousarray(data.y[:2])))
+    x, y = data.inputs(data.x[:2]), data.labels(data.y[:2])
     model = model.to(x.device)
     params, key = model.init(), torch.tensor(1)
     if not model.trained:

@@ -45,6 +45,11 @@ class Collapsed(FedmixError):
         return type(self), (self.round, self.reason)
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, shortened to its first line; its type if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+
+
 def described(value: object) -> str:
     """What a value is that should be something else: a class, a function, or of some type."""
     if isclass(value) or isfunction(value):

@@ -16,7 +16,7 @@ from fedmix.batches import Received, Resident
 from fedmix.collapse import guessing_level, stop_if_collapsed
 from fedmix.data.federated import FederatedData
 from fedmix.engines import Engine, Processes, Sequential, Vectorised, Work
-from fedmix.errors import BadInput, described
+from fedmix.errors import BadInput, described, first_line
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
 from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code, why_none
@@ -361,7 +361,7 @@ def device_named(name: str | torch.device) -> torch.device:
             torch.cuda.set_device(probe.device)  # kernels and graphs go to the current one
         return probe.device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = shorten(str(error).splitlines()[0].partition(". ")[0].rstrip("."), 100, placeholder=" ...")
+        reason = shorten(first_line(error).partition(". ")[0], 100, placeholder=" ...")
         raise BadInput(f"device {str(name)!r} cannot be used ({reason}); choose 'cpu', or 'cuda' where there is a GPU") from error
 
 

@@ -45,6 +45,12 @@ class Collapsed(FedmixError):
         return type(self), (self.round, self.reason)
 
 
+class Interrupted(FedmixError):
+    """What ran was asked to stop, and did; a run finished its round and wrote its checkpoint."""
+
+    exit_code = 130
+
+
 def first_line(error: BaseException) -> str:
     """What an error of another library says, shortened to its first line; its type if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")

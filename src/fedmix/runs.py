@@ -30,7 +30,7 @@ from torch import Tensor
 from fedmix.collapse import warning
 from fedmix.data.transforms import Images
 from fedmix.environment import environment
-from fedmix.errors import BadInput, FedmixError
+from fedmix.errors import BadInput, FedmixError, Interrupted
 from fedmix.exchange.accounting import upwards
 from fedmix.experiment import Experiment, toml
 from fedmix.federation import Federation, Round, Rounds
@@ -43,12 +43,6 @@ MEANS = re.compile(r"means-[0-9]{1,19}\.safetensors")
 RELEASED = ("exchange.owner", "exchange.x", "exchange.y")  # the large part of a state: the same until the next version
 MAY_CHANGE = ("rounds", "engine.processes")  # when a run goes on
 Listener = Callable[[dict[str, Any]], None]
-
-
-class Interrupted(FedmixError):
-    """The run was asked to stop; its round was finished and its checkpoint written."""
-
-    exit_code = 130
 
 
 class Spec(Protocol):

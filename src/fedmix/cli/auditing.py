@@ -16,9 +16,8 @@ from fedmix.cli.progress import console, counting, tell_written
 from fedmix.cli.words import group_size, listed
 from fedmix.data.federated import FederatedData
 from fedmix.environment import environment
-from fedmix.errors import BadInput
+from fedmix.errors import BadInput, Interrupted
 from fedmix.exchange.settings import Exchange, GroupSize
-from fedmix.runs import Interrupted
 
 PICTURES = ("digits", "femnist", "cifar10", "cifar100")
 VARIED = {"exchange.m": "--m", "exchange.noise": "--sigma", "exchange.average": "--average", "exchange.wait": "--wait"}

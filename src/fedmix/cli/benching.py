@@ -19,10 +19,9 @@ from fedmix.bench.plain import KNOWN
 from fedmix.cli.commands import check_outputs
 from fedmix.cli.progress import console, counting, tell_written
 from fedmix.cli.words import listed
-from fedmix.errors import BadInput
+from fedmix.errors import BadInput, Interrupted
 from fedmix.federation import device_named
 from fedmix.presets import experiment
-from fedmix.runs import Interrupted
 
 
 def steps(

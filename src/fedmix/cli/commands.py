@@ -14,11 +14,11 @@ from types import FrameType
 from typing import Any
 
 from fedmix.cli.progress import Progress, console, paper, tell_written
-from fedmix.errors import BadInput, FedmixError
+from fedmix.errors import BadInput, FedmixError, Interrupted
 from fedmix.experiment import DATA, Experiment, algorithm_of, changed, read_values, table, takes
 from fedmix.files import check_picture, parse_toml
 from fedmix.presets import PRESETS, experiment, sections
-from fedmix.runs import Interrupted, Listener, Run
+from fedmix.runs import Listener, Run
 
 
 def experiments(

@@ -16,9 +16,9 @@ from typing import Any
 
 from fedmix.cli.commands import only_experiment, show_results
 from fedmix.cli.progress import Progress, console
-from fedmix.errors import BadInput, FedmixError
+from fedmix.errors import BadInput, FedmixError, Interrupted
 from fedmix.experiment import Experiment
-from fedmix.runs import Interrupted, Run, locked, writing
+from fedmix.runs import Run, locked, writing
 
 POLL_SECONDS = 0.3
 

@@ -18,6 +18,7 @@ from fedmix.data.federated import FederatedData
 from fedmix.environment import environment
 from fedmix.errors import BadInput, Interrupted
 from fedmix.exchange.settings import Exchange, GroupSize
+from fedmix.experiment import Experiment
 
 PICTURES = ("digits", "femnist", "cifar10", "cifar100")
 VARIED = {"exchange.m": "--m", "exchange.noise": "--sigma", "exchange.average": "--average", "exchange.wait": "--wait"}
@@ -47,17 +48,7 @@ def attack(
     check_outputs(html)
     _refuse_varied(settings)
     chosen = experiments(what, [None if what.endswith(".toml") else "fedmix"], None, seed, seeds, settings, None, None)
-    agreed = chosen[0].build_exchange()
-    if len(chosen) != seeds or agreed is None:
-        raise BadInput("an audit is of one exchange: give one value for each --set, and an algorithm that exchanges means")
-    if chosen[0].data.name not in PICTURES:
-        raise BadInput(
-            f"{chosen[0].data.name} holds no pictures with classes, which these attacks need; choose one of {', '.join(PICTURES)}"
-        )
-    by_seed = {e.seed: e for e in chosen}
-    if agreed.source != "pool":
-        raise BadInput(f"exchange.source={agreed.source!r} sends nothing that could be attacked; use 'pool'")
-    base = agreed if clip is None else replace(agreed, clip=clip)
+    by_seed, base = {e.seed: e for e in chosen}, _base(chosen, seeds, clip)
     grid = Grid(base, _sizes(sizes), _noises(sigma, epsilon) or [Noise(base.noise)], average, wait, delta=delta)
     if base.clip is None and any(noise.is_epsilon for noise in grid.noises):
         raise BadInput("--epsilon needs a bound on samples, for without one no noise gives a guarantee; give --clip as well")
@@ -88,6 +79,18 @@ def _refuse_varied(settings: Sequence[str]) -> None:
         name = setting.partition("=")[0].strip()
         if option := VARIED.get(name):
             raise BadInput(f"--set {name}: an audit varies it; use {option}")
+
+
+def _base(chosen: Sequence[Experiment], seeds: int, clip: float | None) -> Exchange:
+    """The exchange that these experiments, a seed each, have in common, if it can be attacked."""
+    name, how = chosen[0].data.name, chosen[0].build_exchange()
+    if len(chosen) != seeds or how is None:
+        raise BadInput("an audit is of one exchange: give one value for each --set, and an algorithm that exchanges means")
+    if name not in PICTURES:
+        raise BadInput(f"{name} holds no pictures with classes, which these attacks need; choose one of {', '.join(PICTURES)}")
+    if how.source != "pool":
+        raise BadInput(f"exchange.source={how.source!r} sends nothing that could be attacked; use 'pool'")
+    return how if clip is None else replace(how, clip=clip)
 
 
 def _sizes(text: str) -> list[GroupSize]:

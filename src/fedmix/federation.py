@@ -306,7 +306,7 @@ class Federation(Rounds):
         """Take note of whose samples these are now, where that matters: a sample's ε would add up over all who ever had it."""
         if self._why_none():
             return
-        rows, owner = self.data.clients.flat, np.repeat(np.arange(len(self.data.clients)), self.data.clients.sizes)
+        rows, owner = self.data.clients.flat, self.data.clients.owner
         before, holder = self._holder[rows], self._holder.copy()
         holder[rows] = owner
         moved = ((before >= 0) & (before != owner)).any()

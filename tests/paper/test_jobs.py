@@ -136,7 +136,7 @@ def test_cores_are_divided_unless_the_caller_did(monkeypatch: pytest.MonkeyPatch
 
 def test_a_terminal_has_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = StringIO()
-    monkeypatch.setattr(progress, "console", lambda: Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr(progress, "console", lambda: Console(file=screen, force_terminal=True, width=120, highlight=False))
     live = progress.bars(quiet=False)
     assert live
     with live:

@@ -155,7 +155,7 @@ def _tell(table: Table | None, notes: Sequence[str]) -> None:
     if table is not None:
         out.print(table)
     for note in notes:
-        out.print(note, highlight=False, markup=False, soft_wrap=True)
+        out.print(note, soft_wrap=True)
 
 
 def _growth_table(grown: Sequence[scaling.Growth]) -> Table:

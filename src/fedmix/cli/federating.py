@@ -64,7 +64,7 @@ def run(
     if summary is None:
         if not quiet and not as_json:
             told = f"starting a SuperLink and {clients} SuperNodes; their logs are in {folder / 'flower'}"
-            console().print(told, highlight=False, soft_wrap=True)
+            console().print(told, soft_wrap=True)
         title = f"{experiment.data.name} {experiment.algorithm} seed {experiment.seed} on {clients} nodes"
         alone = locked(folder, ".federation.lock")
         with writing(folder), alone, _stopping(), Progress(title, experiment, "1/1", quiet=quiet or as_json) as progress:
@@ -198,4 +198,4 @@ def keys(folder: Path, hosts: list[str], clients: int) -> None:
         (f"{made.node(0)} ... {made.node(clients - 1).name}", "one to each client's machine; secret"),
         (f"{made.node(0).with_suffix('.pub')} ...", "to the server, which registers them"),
     ):
-        console(sys.stdout).print(f"{files}  {about}", highlight=False, soft_wrap=True)
+        console(sys.stdout).print(f"{files}  {about}", soft_wrap=True)

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from fedmix.cli.progress import Progress, console, paper, tell_written
@@ -19,6 +18,7 @@ from fedmix.experiment import DATA, Experiment, algorithm_of, changed, read_valu
 from fedmix.files import check_picture, parse_toml
 from fedmix.presets import PRESETS, experiment, sections
 from fedmix.runs import Listener, Run
+from fedmix.signals import heard
 
 
 def experiments(
@@ -127,18 +127,15 @@ def ctrl_c() -> Iterator[Any]:
         return
     asked = False
 
-    def note(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
+    def note() -> None:
         nonlocal asked
         if asked:
             raise KeyboardInterrupt
         asked = True
         console().print("finishing this round; Ctrl-C again stops at once")
 
-    before = signal.signal(signal.SIGINT, note)
-    try:
+    with heard([signal.SIGINT], note):
         yield lambda: asked
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def runs_in(out: Path, experiments: Sequence[Experiment]) -> list[Run]:

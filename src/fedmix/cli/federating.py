@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from fedmix.cli.commands import only_experiment, show_results
@@ -19,6 +18,7 @@ from fedmix.cli.progress import Progress, console
 from fedmix.errors import BadInput, FedmixError, Interrupted
 from fedmix.experiment import Experiment
 from fedmix.runs import Run, locked, writing
+from fedmix.signals import heard
 
 POLL_SECONDS = 0.3
 
@@ -172,18 +172,13 @@ def _why(folder: Path, work: Path) -> str:
 def _stopping() -> Iterator[None]:
     """Being asked to end is the same as Ctrl-C, so that the processes are cleaned up."""
 
-    def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
+    def stop() -> None:
         raise KeyboardInterrupt
 
     from fedmix.flower.link import ENDING
 
-    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # nohup has one ignored
-    before = {number: signal.signal(number, stop) for number in heard}
-    try:
+    with heard([number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN], stop):  # nohup has one ignored
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def keys(folder: Path, hosts: list[str], clients: int) -> None:

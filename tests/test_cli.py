@@ -15,7 +15,6 @@ import pytest
 from fedmix import BadInput, __version__
 from fedmix.cli.app import main
 from fedmix.cli.commands import experiments
-from fedmix.cli.progress import tell_written
 from fedmix.presets import experiment
 
 SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
@@ -40,13 +39,6 @@ def test_letters_that_a_pipe_does_not_have() -> None:
     done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
     assert b"? = 1" in done.stdout
-
-
-def test_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    """Brackets and colons are no markup, and a long name stays on one line."""
-    name = Path("[a]", "[/b] :bug:" + 100 * "x")
-    tell_written(name)
-    assert capsys.readouterr().err == f"wrote {name}\n"
 
 
 def test_a_place_for_no_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from fedmix.bench.cases import Size, Workload, federation
 from fedmix.bench.machine import cores
 from fedmix.bench.results import Record, with_speedups
 from fedmix.engines import Engine, Processes, Vectorised, Work
-from fedmix.errors import BadInput, first_line
+from fedmix.errors import BadInput
 from fedmix.federation import Federation
 from fedmix.packing import length
 from fedmix.server import Updates
@@ -238,7 +238,8 @@ class Bench:
             except BadInput:
                 raise
             except Exception as error:  # whatever it is, the other variants can be measured
-                self._note(f"{name} {algorithm} {variant} failed: {first_line(error)}")
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                self._note(f"{name} {algorithm} {variant} failed: {reason}")
                 return None
         for text in dict.fromkeys(str(w.message) for w in said if "fedmix" in Path(w.filename).parts):
             self._note(f"{name} {algorithm} {variant}: {text}")

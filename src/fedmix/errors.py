@@ -19,6 +19,12 @@ class DataError(BadInput):
     """Data files that are missing, damaged or not what they claim to be, or a cache that cannot be written."""
 
 
+class Interrupted(FedmixError):
+    """What ran was asked to stop, and did; a run finished its round and wrote its checkpoint."""
+
+    exit_code = 130
+
+
 class ClientFailure(FedmixError):
     """A client's local update failed; says in which round, for which client and at which step."""
 
@@ -50,3 +56,8 @@ def described(value: object) -> str:
     if isclass(value) or isfunction(value):
         return f"the {'class' if isclass(value) else 'function'} {value.__name__}"
     return f"of type {type(value).__name__}"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, shortened to its first line; its type if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")

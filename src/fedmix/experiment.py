@@ -115,12 +115,10 @@ class Experiment(_Section):
 
     @model_validator(mode="after")
     def _combines(self) -> "Experiment":
-        Training(**self.training.model_dump())
+        self.build_training()
         needs = self.build_objective().needs
-        if self.exchange is not None:
-            Exchange(**self.exchange.model_dump())
-            if needs.means is None:
-                raise BadInput(f"[exchange] is set, but {self.objective.name} uses no means; remove that section")
+        if self.build_exchange() is not None and needs.means is None:
+            raise BadInput(f"[exchange] is set, but {self.objective.name} uses no means; remove that section")
         return self
 
     @staticmethod
@@ -189,6 +187,14 @@ class Experiment(_Section):
             objective = Hidden(objective, layer)
         return objective + Proximal(mu) if mu else objective
 
+    def build_training(self) -> Training:
+        """The settings of its training."""
+        return Training(**self.training.model_dump())
+
+    def build_exchange(self) -> Exchange | None:
+        """The settings of its exchange, if it has one."""
+        return None if self.exchange is None else Exchange(**self.exchange.model_dump())
+
     def build_data(self, root: Path | None = None) -> FederatedData:
         """The data, dealt out by the seed."""
         spec: dict[str, Any] = self.data.model_dump()
@@ -215,8 +221,8 @@ class Experiment(_Section):
             self.build_module(federated),
             federated,
             self.build_objective(),
-            Training(**self.training.model_dump()),
-            exchange=Exchange(**self.exchange.model_dump()) if self.exchange else None,
+            self.build_training(),
+            exchange=self.build_exchange(),
             engine=engine.pop("name"),
             seed=self.seed,
             **engine,

@@ -1,7 +1,7 @@
 """The round loop: exchange, choose, plan, run, average, evaluate."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -16,10 +16,10 @@ from fedmix.batches import Received, Resident
 from fedmix.collapse import guessing_level, stop_if_collapsed
 from fedmix.data.federated import FederatedData
 from fedmix.engines import Engine, Processes, Sequential, Vectorised, Work
-from fedmix.errors import BadInput, described
+from fedmix.errors import BadInput, described, first_line
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
-from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code
+from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code, why_none
 from fedmix.kernels.precision import Precision, arithmetic, check_device
 from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.functional import Model, check_fits
@@ -160,9 +160,9 @@ class Rounds:
             return "no means are exchanged, and weights carry no guarantee"
         if self.needs.layer:
             return "hidden states are made by weights that were trained on the samples themselves"
-        if self._shared:
-            return "some samples are there twice, with one client or with two, or went from one to another"
-        return own_code(self.data)
+        if reason := own_code(self.data) or why_none(self.exchange.how):
+            return reason
+        return "some samples are there twice, with one client or with two, or went from one to another" if self._shared else ""
 
     def state(self) -> dict[str, Tensor]:
         """All that the next rounds depend on, as tensors: weights, round, bytes so far, and the exchange's state."""
@@ -272,7 +272,9 @@ class Federation(Rounds):
         self._latest: tuple[Pool, Received] | None = None
 
     def _train_round(self) -> tuple[float, Traffic]:
-        self._take_changes(self.round)
+        changed = self._take_changes(self.round)
+        if changed and self.exchange:
+            self.exchange.changed(changed)
         chosen = choose_clients(self.seed, self.round, len(self.data.clients), self.training.clients_per_round)
         pool, traffic = self._exchange_means(chosen)
         clients, samples = chosen.tolist(), self.data.clients.sizes[chosen].tolist()
@@ -291,18 +293,20 @@ class Federation(Rounds):
         each = self._model_bytes(0) * len(chosen)
         return loss, traffic + Traffic(models_up=each, models_down=each)
 
-    def _take_changes(self, round_: int) -> None:
+    def _take_changes(self, round_: int) -> Collection[int]:
+        """Give clients the rows that they have from this round on; the clients whose data that changed."""
         changed = self.changes(round_) if self.changes else {}
         if changed:
             self.data = self.data.with_clients(changed)
-            self._note_holders()
             self.resident = replace(self.resident, data=self.data)
-            if self.exchange:
-                self.exchange.changed(changed)
+            self._note_holders()
+        return changed
 
     def _note_holders(self) -> None:
-        """Take note of whose samples these are now; a sample's ε would add up over all who ever had it."""
-        rows, owner = self.data.clients.flat, np.repeat(np.arange(len(self.data.clients)), self.data.clients.sizes)
+        """Take note of whose samples these are now, where that matters: a sample's ε would add up over all who ever had it."""
+        if self._why_none():
+            return
+        rows, owner = self.data.clients.flat, self.data.clients.owner
         before, holder = self._holder[rows], self._holder.copy()
         holder[rows] = owner
         moved = ((before >= 0) & (before != owner)).any()
@@ -341,11 +345,7 @@ class Federation(Rounds):
         """Go on from a state: the following rounds give the same weights, bit for bit, as if the run had never stopped."""
         super().restore(saved)
         for past in range(self.round if self.changes else 0):
-            changed = self.changes(past) if self.changes else {}
-            if changed:
-                self.data = self.data.with_clients(changed)
-                self._note_holders()
-        self.resident = replace(self.resident, data=self.data)
+            self._take_changes(past)
 
 
 def _is_count(value: Tensor | None) -> bool:
@@ -361,7 +361,7 @@ def device_named(name: str | torch.device) -> torch.device:
             torch.cuda.set_device(probe.device)  # kernels and graphs go to the current one
         return probe.device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = shorten(str(error).splitlines()[0].partition(". ")[0].rstrip("."), 100, placeholder=" ...")
+        reason = shorten(first_line(error).partition(". ")[0], 100, placeholder=" ...")
         raise BadInput(f"device {str(name)!r} cannot be used ({reason}); choose 'cpu', or 'cuda' where there is a GPU") from error
 
 

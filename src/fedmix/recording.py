@@ -18,13 +18,13 @@ import torch
 from fedmix.cli.commands import ctrl_c
 from fedmix.cli.progress import Progress
 from fedmix.data.federated import digest
-from fedmix.errors import BadInput, described
+from fedmix.errors import BadInput, Interrupted, described
 from fedmix.experiment import LARGEST, OBJECTIVES, algorithm_of
 from fedmix.federation import Federation, Rounds
 from fedmix.files import read_toml
 from fedmix.objectives import Hidden, Objective, Proximal
 from fedmix.objectives.base import Sum
-from fedmix.runs import Interrupted, RunFolder, kept
+from fedmix.runs import RunFolder, kept
 from fedmix.training import Training
 
 NAMES = {kind: name for name, kind in OBJECTIVES.items()}

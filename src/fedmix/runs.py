@@ -16,26 +16,21 @@ import fcntl
 import json
 import math
 import os
-import platform
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from fedmix import __version__
 from fedmix.collapse import warning
 from fedmix.data.transforms import Images
-from fedmix.errors import BadInput, FedmixError
+from fedmix.environment import environment
+from fedmix.errors import BadInput, FedmixError, Interrupted
 from fedmix.exchange.accounting import upwards
 from fedmix.experiment import Experiment, toml
 from fedmix.federation import Federation, Round, Rounds
@@ -48,12 +43,6 @@ MEANS = re.compile(r"means-[0-9]{1,19}\.safetensors")
 RELEASED = ("exchange.owner", "exchange.x", "exchange.y")  # the large part of a state: the same until the next version
 MAY_CHANGE = ("rounds", "engine.processes")  # when a run goes on
 Listener = Callable[[dict[str, Any]], None]
-
-
-class Interrupted(FedmixError):
-    """The run was asked to stop; its round was finished and its checkpoint written."""
-
-    exit_code = 130
 
 
 class Spec(Protocol):
@@ -381,40 +370,6 @@ def _clients(federation: Rounds, scores: list[float] | None = None) -> bytes:
     if scores is not None:
         clients["scores"] = [score if math.isfinite(score) else None for score in scores]
     return _json(clients, indent=None)
-
-
-def environment(device: torch.device, command: str) -> dict[str, str]:
-    """Where a run ran: versions, device, commit, command."""
-    on = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    )
-    return {
-        "fedmix": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "platform": f"{platform.system()} {platform.machine()}",
-        "device": f"{device} ({on})",
-        "commit": _commit(),
-        "command": command or " ".join(sys.argv),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _commit() -> str:
-    """The commit of the checkout this package runs from, if it is one."""
-    try:
-        said = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return said.stdout.strip()
 
 
 def _gallery(federation: Rounds, path: Path) -> None:

@@ -3,10 +3,12 @@
 import contextlib
 import io
 import json
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from fedmix.audit.findings import findings
 from fedmix.audit.grid import Grid, Noise, audit, steps
@@ -25,7 +27,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
     """What it prints as JSON, its page, and its messages."""
     out, err, path = io.StringIO(), io.StringIO(), tmp_path_factory.mktemp("audit") / "audit.html"
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        args = ["--m", "1,all", "--sigma", "0", "--epsilon", "1", "--clip", "4", "--json", "--html", path]
+        args = ["--m", "1,all", "--sigma", "0", "--epsilon", "1", "--clip", "4", "--delta", "1e-4", "--json", "--html", path]
         assert fedmix(patch, "audit", "digits", *SMALL, *args) == 0
     return json.loads(out.getvalue()), path.read_text("utf-8"), err.getvalue()
 
@@ -39,9 +41,15 @@ def test_json_holds_every_setting_with_its_guarantee(written: tuple[dict[str, An
     assert raw["reconstruction"]["blind"]["psnr"] > 60
     assert private["epsilon"] == pytest.approx(1, rel=0.01)
     assert private["neighbours"]["epsilon"] < 1
+    mu = (
+        math.sqrt(2) * 4 / private["exchange"]["noise"]
+    )  # δ of ε = 1 is then that of two normals so far apart (Balle & Wang 2018)
+    assert norm.cdf(mu / 2 - 1 / mu) - math.e * norm.cdf(-mu / 2 - 1 / mu) == pytest.approx(1e-4, rel=0.01)
     assert private["membership"]["server"]["auc"] < 0.6
     assert [d["changed"] for d in raw["differencing"]] == [1, 1, 3, 3]  # a quarter of ten clients, and then some
-    assert result["command"].startswith("fedmix audit digits --m 1,all --sigma 0 --epsilon 1 --clip 4.0 --average 4 --wait 0.25")
+    assert result["command"].startswith(
+        "fedmix audit digits --m 1,all --sigma 0 --epsilon 1 --clip 4.0 --average 4 --wait 0.25 --delta 0.0001"
+    )
     assert len(result["findings"]) == 6
 
 
@@ -86,6 +94,7 @@ def test_the_terminal_says_what_leaked(monkeypatch: pytest.MonkeyPatch, capsys: 
         (["--sigma", "much"], "--sigma 'much'"),
         (["--sigma", ","], "--sigma is empty"),
         (["--epsilon", "1"], "--clip"),
+        (["--delta", "0"], "delta=0.0 must lie between 0 and 1"),
         (["--m", "2000"], "M = 2000: no client of digits has so many samples, the largest has 74"),
         (["--set", "exchange.m=3"], "--set exchange.m: an audit varies it; use --m"),
         (["--set", "exchange.source=own"], "exchange.source='own'"),
@@ -102,6 +111,13 @@ def test_mistakes_are_named(
 ) -> None:
     assert fedmix(monkeypatch, "audit", *args, "--quiet") == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_mean_larger_than_every_client_is_refused_before_any_work() -> None:
+    heard: list[str] = []
+    with pytest.raises(BadInput, match="M = 9999: no client of digits has so many samples"):
+        list(audit(lambda seed: experiment("digits", seed=seed).build_data(), [0], Grid(sizes=(1, 9999)), heard.append))
+    assert heard == []
 
 
 def test_data_without_pictures_is_refused() -> None:

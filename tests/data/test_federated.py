@@ -40,4 +40,4 @@ def test_other_rows_for_some(changed: dict[int, list[int]]) -> None:
 
 def test_whose_row_it_is() -> None:
     rows = Ragged.of([[6, 2, 3], [], [0], [4, 1]])
-    assert [rows.client_at(i) for i in range(6)] == [0, 0, 0, 2, 3, 3]
+    assert rows.owner.tolist() == [0, 0, 0, 2, 3, 3]

@@ -19,10 +19,10 @@ from torch import Tensor
 from fedmix import BadInput, Diverged, Exchange, Federation, FedMix, Objective, Supervised, Training, federation
 from fedmix.engines import Processes
 from fedmix.engines.processes import _told, divided
-from fedmix.errors import FedmixError
+from fedmix.errors import FedmixError, Interrupted
 from fedmix.models import Model, initialised
 from fedmix.presets import experiment
-from fedmix.runs import Interrupted, Run
+from fedmix.runs import Run
 from fedmix.server import Updates
 from fedmix.types import Batch, Params
 from tests.engines.test_failures import Explodes

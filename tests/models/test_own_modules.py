@@ -97,6 +97,13 @@ class ByItself(nn.Module):
         return out
 
 
+class Silent(nn.Linear):
+    """Refuses its inputs without a word."""
+
+    def forward(self, x: Tensor) -> Tensor:  # noqa: ARG002 - as every forward
+        raise ValueError
+
+
 class Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -129,6 +136,7 @@ REFUSED: list[tuple[str, nn.Module]] = [
         nn.Sequential(FIRST, nn.LayerNorm(4, elementwise_affine=False)),
     ),
     (r"does not take inputs of shape \(2, 4\)", nn.Sequential(FIRST, nn.LayerNorm(1))),
+    (r"does not take inputs of shape \(2, 4\): ValueError", Silent(4, 3)),
     (r"returns a tuple", Pair()),
     (r"layer '0' \(LazyLinear\) has no weights yet; call the module once", nn.Sequential(nn.LazyLinear(3))),
     (r"has no parameters that can be trained", nn.Linear(4, 3).requires_grad_(False)),

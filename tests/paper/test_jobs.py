@@ -134,9 +134,16 @@ def test_cores_are_divided_unless_the_caller_did(monkeypatch: pytest.MonkeyPatch
     assert [_environment(cpu, 3).get(name) for name in names] == ["5", "2"]
 
 
+def test_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Brackets and colons are no markup, and a long name stays on one line."""
+    name = Path("[a]", "[/b] :bug:" + 100 * "x")
+    progress.tell_written(name)
+    assert capsys.readouterr().err == f"wrote {name}\n"
+
+
 def test_a_terminal_has_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = StringIO()
-    monkeypatch.setattr(progress, "console", lambda: Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr(progress, "console", lambda: Console(file=screen, force_terminal=True, width=120, highlight=False))
     live = progress.bars(quiet=False)
     assert live
     with live:

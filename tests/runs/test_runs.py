@@ -15,10 +15,11 @@ import torch
 from safetensors.torch import load_file
 
 from fedmix import BadInput, FedmixError, files, runs
+from fedmix.errors import Interrupted
 from fedmix.experiment import Experiment
 from fedmix.presets import experiment
 from fedmix.report import load_runs
-from fedmix.runs import Interrupted, Run
+from fedmix.runs import Run
 from tests.runs.victim import SPEC
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,11 +21,10 @@ from fedmix.data.federated import FederatedData
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput
 from fedmix.exchange.accounting import DELTA, Guarantee, calibrated, guarantee, nonnegative
-from fedmix.exchange.settings import Exchange
+from fedmix.exchange.settings import Exchange, GroupSize
 from fedmix.rng import stream
 
 Array = np.ndarray[Any, Any]
-Size = int | float | Literal["all"]
 PAIRS = 500  # test samples among which the worst neighbour is sought
 INTERVALS = 9  # of a setting: AUC and share found of four attackers, and the ε shown
 
@@ -46,7 +45,7 @@ class Grid:
     """
 
     base: Exchange = field(default_factory=Exchange)
-    sizes: Sequence[Size] = (1, 2, 5, 10, 50, "all")
+    sizes: Sequence[GroupSize] = (1, 2, 5, 10, 50, "all")
     noises: Sequence[Noise] = (Noise(0.0),)
     average: int = 4
     wait: float = 0.25
@@ -85,7 +84,7 @@ class Cell:
     `differencing` is without and with averaging by the server, then both again where clients wait for each other.
     """
 
-    m: Size
+    m: GroupSize
     how: Exchange
     group: int
     guarantee: Guarantee
@@ -106,10 +105,13 @@ def audit(
     deal: Callable[[int], FederatedData], seeds: Sequence[int], grid: Grid, listen: Callable[[str], None]
 ) -> Iterator[Cell]:
     """Attack; `deal` gives a seed's data, `listen` hears what begins, `steps(...)` times in all."""
+    dealt = {seed: deal(seed) for seed in seeds}
+    for data in dealt.values():
+        check(data, grid)
     grounds = []
-    for seed in seeds:
+    for seed, data in dealt.items():
         listen(f"seed {seed}: learning from public data")
-        grounds.append(ground(deal(seed), seed, grid))
+        grounds.append(ground(data, seed, grid))
     for size in grid.sizes:
         for noise in grid.noises:
             yield cell(grounds, size, noise, grid, listen)
@@ -120,22 +122,28 @@ def steps(seeds: int, grid: Grid) -> int:
     return seeds * (1 + len(grid.sizes) * len(grid.noises))
 
 
-def ground(data: FederatedData, seed: int, grid: Grid) -> Ground:
-    """Divide the test samples and learn from those that are public."""
+def check(data: FederatedData, grid: Grid) -> None:
+    """Refuse data that cannot be attacked, and settings that its clients cannot meet, before hours are spent."""
     if not isinstance(data.transform, Images) or data.classes is None:
         raise BadInput(
             f"{data.name} holds no pictures with classes, which these attacks need; use data with `Images` and `classes`"
         )
     if len(data.clients) < 2:
         raise BadInput(f"{data.name} has one client, and who owns a mean is no question then; use at least 2 (data.clients)")
+    for size, noise in product(grid.sizes, grid.noises):
+        promise(data, exchange(data, size, noise, grid), grid)
+
+
+def ground(data: FederatedData, seed: int, grid: Grid) -> Ground:
+    """Divide the test samples and learn from those that are public."""
     rows = stream(seed, "audit-suspects").permutation(len(data.test_x))
     count = min(grid.suspects, len(rows) // 3)
     others, public = rows[:count], rows[count:]
     x, _ = samples(data, data.test_x[public], data.test_y[public], grid.base)
-    return Ground(seed, data, Population.learnt(x, data.test_y[public], data.classes), public, others)
+    return Ground(seed, data, Population.learnt(x, data.test_y[public], data.outputs), public, others)
 
 
-def exchange(data: FederatedData, size: Size, noise: Noise, grid: Grid) -> Exchange:
+def exchange(data: FederatedData, size: GroupSize, noise: Noise, grid: Grid) -> Exchange:
     """The exchange of one cell. Clients with fewer than M samples send nothing."""
     largest = int(data.clients.sizes.max())
     if isinstance(size, int) and size > largest:
@@ -149,7 +157,12 @@ def exchange(data: FederatedData, size: Size, noise: Noise, grid: Grid) -> Excha
     return replace(how, noise=noise.amount)
 
 
-def cell(grounds: Sequence[Ground], size: Size, noise: Noise, grid: Grid, listen: Callable[[str], None]) -> Cell:
+def promise(data: FederatedData, how: Exchange, grid: Grid) -> Guarantee:
+    """What an exchange guarantees to a sample of these clients."""
+    return guarantee(how, how.smallest_group(data.clients.sizes), grid.delta, nonnegative=nonnegative(data))
+
+
+def cell(grounds: Sequence[Ground], size: GroupSize, noise: Noise, grid: Grid, listen: Callable[[str], None]) -> Cell:
     """All attacks at one M and one noise, their outcomes put together over the seeds."""
     found = []
     for g in grounds:
@@ -163,9 +176,7 @@ def cell(grounds: Sequence[Ground], size: Size, noise: Noise, grid: Grid, listen
     attempts = [attempt for f in found for attempt in f.attempts]
     changes = [[change for some in by_seed for change in some] for by_seed in zip(*(f.changes for f in found), strict=True)]
     groups = [f.how.smallest_group(g.data.clients.sizes) for g, f in zip(grounds, found, strict=True)]
-    promised = [
-        guarantee(f.how, group, grid.delta, nonnegative=nonnegative(data)) for f, group in zip(found, groups, strict=True)
-    ]
+    promised = [promise(g.data, f.how, grid) for g, f in zip(grounds, found, strict=True)]
     server, client, together = (rates(s[member], s[~member], grid.confidence) for s in scored)
     alone, mixed = (Linking(*np.mean(parts, axis=0).tolist()) for parts in zip(*(f.linking for f in found), strict=True))
     return Cell(

@@ -38,7 +38,7 @@ def candidates(scene: Scene, others: Array, rng: np.random.Generator) -> Candida
     equal a client's sample to the byte are left out: they are in the data, whatever the split says.
     """
     data, senders = scene.data, np.unique(scene.owner)
-    owner = np.repeat(np.arange(len(data.clients)), data.clients.sizes)
+    owner = data.clients.owner
     ours = rng.permutation(np.flatnonzero(np.isin(owner, senders)))[: len(others)]
     rows = data.clients.flat[ours]
     used = {np.asarray(x).tobytes() for x in data.x[data.clients.flat]}
@@ -54,7 +54,7 @@ def _clients_of(data: FederatedData, test_rows: Array, senders: Array, rng: np.r
     """A client among `senders` for each test row; -1 where there is none."""
     if data.test_clients is not None:
         owner = np.empty(len(data.test_x), np.int64)
-        owner[data.test_clients.flat] = np.repeat(np.arange(len(data.test_clients)), data.test_clients.sizes)
+        owner[data.test_clients.flat] = data.test_clients.owner
         return np.where(np.isin(owner[test_rows], senders), owner[test_rows], -1)
     counts = data.class_counts()
     assert counts is not None

@@ -54,8 +54,7 @@ def _furthest(scene: Scene, rows: Array, others: Array) -> tuple[int, int]:
 
 
 def _mean(scene: Scene, x: Array, y: Array) -> Means:
-    labels = scene.data.targets(torch.from_numpy(y))
-    return average(x, labels, Ragged.of([np.arange(len(x))]), scene.data.units, scene.how)
+    return average(x, scene.data.labels(y), Ragged.of([np.arange(len(x))]), scene.data.units, scene.how)
 
 
 def _scores(world: Means, inside: Means, outside: Means, how: Exchange, trials: int, rng: np.random.Generator) -> Array:

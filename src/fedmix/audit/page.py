@@ -1,7 +1,6 @@
 """The audit as one HTML file with pictures, which asks nothing of the network and needs no script."""
 
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from fedmix.audit.reconstruction import Attempt
 from fedmix.audit.show import WARNING, tables
 from fedmix.report.files import write
 from fedmix.report.gallery import png
-from fedmix.report.page import resource
+from fedmix.report.page import filled, resource
 
 Array = np.ndarray[Any, Any]
 PICTURES = 5  # of each setting
@@ -34,12 +33,10 @@ def write_html(cells: Sequence[Cell], grid: Grid, about: dict[str, Any], shape: 
 
 def page(cells: Sequence[Cell], grid: Grid, about: dict[str, Any], shape: tuple[int, ...]) -> str:
     """The page as text."""
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    template = resources.files("fedmix.audit").joinpath("page.html.j2").read_text("utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(template).render(
+    return filled(
+        resource("page.html.j2", "fedmix.audit"),
         title=f"fedmix audit: {about['data']}",
         css=Markup(resource("page.css")),
         about=about,

@@ -99,15 +99,14 @@ def groups_of(data: FederatedData, exchange: MeanExchange, client: int) -> list[
     rows, how = data.clients[client], exchange.how
     if len(rows) < how.cutoff:
         return []
-    labels = data.targets(torch.from_numpy(np.ascontiguousarray(data.y[rows])))
+    labels = data.labels(data.y[rows])
     rng = stream(exchange.seed, "split", client, int(exchange.epoch[client]))
     return [rows[group] for group in split(labels, how.group_size(client, len(rows)), how.split, rng)]
 
 
 def samples(data: FederatedData, x: Array, y: Array, how: Exchange) -> tuple[Array, Array]:
     """Raw samples as vectors (n, d) with label vectors (n, C), in the units and within the bounds in which they are averaged."""
-    labels = data.targets(torch.from_numpy(np.ascontiguousarray(y)))
-    inputs, labels = clipped(data.units(np.ascontiguousarray(x)).double(), labels.double(), how)
+    inputs, labels = clipped(data.units(x).double(), data.labels(y).double(), how)
     return inputs.flatten(1).float().numpy(), labels.numpy()
 
 

@@ -1,6 +1,7 @@
 """The workloads: the presets' models and settings on random data of the right shapes, made in memory."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from fedmix.data.shakespeare import CLASSES as LETTERS
 from fedmix.data.shakespeare import WINDOW
 from fedmix.data.transforms import OneHot, Transform
 from fedmix.errors import BadInput
-from fedmix.exchange import Exchange
 from fedmix.federation import Federation
 from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
@@ -79,7 +79,7 @@ def federation(workload: Workload, algorithm: str, variant: str, size: Size, dev
     spec = experiment(workload.preset, algorithm)
     given = {"clients_per_round": size.clients, "batch_size": size.batch}
     changed = {name: value for name, value in given.items() if value is not None}
-    training = Training(**spec.training.model_dump() | {"epochs": 1, "lr": RATE} | changed)
+    training = replace(spec.build_training(), epochs=1, lr=RATE, **changed)
     steps = workload.steps[device.startswith("cuda")] if size.steps is None else size.steps
     if steps < 1:
         raise BadInput(f"--steps {steps}: at least one local step is needed")
@@ -89,7 +89,7 @@ def federation(workload: Workload, algorithm: str, variant: str, size: Size, dev
         random_data(workload, _sizes(training, steps, size.ragged)),
         spec.build_objective(),
         training,
-        exchange=Exchange(**spec.exchange.model_dump()) if spec.exchange else None,
+        exchange=spec.build_exchange(),
         device=device,
         precision=size.precision,
         **VARIANTS[variant],
@@ -112,5 +112,5 @@ def random_data(workload: Workload, sizes: list[int]) -> FederatedData:
     highest = workload.classes if isinstance(workload.transform, OneHot) else 256
     x = rng.integers(0, highest, (count, *workload.shape), dtype=np.uint8)
     y = rng.integers(0, workload.classes, count)
-    clients = Ragged(np.arange(count), np.concatenate([[0], np.cumsum(sizes)]))
+    clients = Ragged.cut(np.arange(count), sizes)
     return FederatedData(x, y, clients, x[:1], y[:1], workload.classes, workload.transform, name="random data")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedmix.runs import environment
+from fedmix.environment import environment
 
 
 def about(device: torch.device, command: str) -> dict[str, Any]:

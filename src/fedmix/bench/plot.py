@@ -1,6 +1,5 @@
 """Two pictures, as PNG or SVG: bars of how much faster than the plain loop, and curves of how a round grows."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,12 +8,11 @@ from fedmix.bench.results import Record
 from fedmix.bench.scale import TITLES, Growth
 from fedmix.errors import BadInput
 from fedmix.files import check_picture, printable
-from fedmix.report.files import write
+from fedmix.report.files import write_figure
 from fedmix.report.series import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 GREY = "#9aa3ad"
 LINE = 0.32  # inches for one bar
@@ -41,7 +39,7 @@ def draw_speedups(records: Sequence[Record], path: Path) -> None:
             f"{printable(workload)}, {printable(device)}", loc="left", fontsize=12, fontweight="bold", parse_math=False
         )
     figure.supxlabel("speed; the plain PyTorch loop is 1", fontsize=11)
-    _save(figure, path)
+    write_figure(path, figure)
 
 
 def _rows(records: Sequence[Record]) -> list[Record | str]:
@@ -101,14 +99,4 @@ def draw_growth(grown: Sequence[Growth], path: Path) -> None:
     panels[0, 0].set_ylabel("seconds of a round")
     panels[1, 0].set_ylabel("peak memory above start, MiB")
     panels[0, 0].legend(frameon=False)
-    _save(figure, path)
-
-
-def _save(figure: "Figure", path: Path) -> None:
-    import matplotlib as mpl
-
-    kind = path.suffix.lower().removeprefix(".")
-    picture = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "fedmix"}):  # the same numbers give the same file
-        figure.savefig(picture, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    write(path, picture.getvalue())
+    write_figure(path, figure)

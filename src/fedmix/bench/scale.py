@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 import numpy as np
@@ -25,11 +24,11 @@ from fedmix import models
 from fedmix.bench.measure import wait
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.errors import BadInput
-from fedmix.exchange import Exchange
 from fedmix.federation import Federation
 from fedmix.models import initialised
 from fedmix.presets import experiment
 from fedmix.rng import stream
+from fedmix.signals import heard
 from fedmix.training import Training
 
 INPUTS, CLASSES, BATCH, ROWS = 784, 10, 10, 2000
@@ -95,7 +94,7 @@ def federation(point: Point, algorithm: str, device: str) -> Federation:
         FederatedData(x, y, clients, x[:1], y[:1], CLASSES, name="random data"),
         spec.build_objective(),
         Training(point.clients, batch_size=BATCH, lr=0.001, momentum=spec.training.momentum),
-        exchange=Exchange(**spec.exchange.model_dump()) if spec.exchange else None,
+        exchange=spec.build_exchange(),
         device=device,
     )
 
@@ -185,15 +184,12 @@ def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """A process that never outlives this block. Ctrl-C does not reach it, and waits here until it is known to be there."""
     stop = False
 
-    def note(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
+    def note() -> None:
         nonlocal stop
         stop = True
 
-    before = signal.signal(signal.SIGINT, note)
-    try:
+    with heard([signal.SIGINT], note):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    finally:
-        signal.signal(signal.SIGINT, before)
     with process:
         try:
             if stop:

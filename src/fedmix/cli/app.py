@@ -47,6 +47,7 @@ Processes = Annotated[int | None, typer.Option(help="On a CPU: divide a round's 
 Seeds = Annotated[int, typer.Option(help="How many seeds, from --seed on.")]
 Seed = Annotated[int | None, typer.Option(help="The (first) seed; 0, or the file's.")]
 Data = Annotated[Path | None, typer.Option("--data", help="A folder with the hub's parquet files, instead of a download.")]
+Delta = Annotated[float, typer.Option(help="δ, well below 1 over the number of samples.")]
 Jobs = Annotated[int, typer.Option(metavar="N", help="Up to N runs at once, each a process; they share the device.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also log to TensorBoard, into each run's folder.")]
@@ -116,10 +117,10 @@ def compare(
 ) -> None:
     """Train several algorithms on the same clients, batches and seeds, and show one table."""
     from fedmix.cli import commands
+    from fedmix.cli.words import listed
 
     commands.check_outputs(csv, html, pictures=(png, svg))
-    chosen = [a.strip() for a in algorithms.split(",") if a.strip()]
-    experiments = commands.experiments(what, chosen, rounds, seed, seeds, settings or [], engine, device, processes)
+    experiments = commands.experiments(what, listed(algorithms), rounds, seed, seeds, settings or [], engine, device, processes)
     runs = commands.runs_in(out, experiments)
     folders = commands.run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
     commands.write_reports(folders, pictures=[p for p in (png, svg) if p], csv=csv, html=html)
@@ -174,6 +175,7 @@ def audit(
     clip: Annotated[float | None, typer.Option(help="The bound on a sample's norm, input and label together.")] = None,
     average: Annotated[int, typer.Option(help="How many means the server averages, where it does.")] = 4,
     wait: Annotated[float, typer.Option(help="The share of clients that wait for each other, where they do.")] = 0.25,
+    delta: Delta = 1e-5,
     seed: Seed = None,
     seeds: Seeds = 1,
     settings: Set = None,
@@ -186,7 +188,7 @@ def audit(
     from fedmix.cli import auditing
 
     auditing.attack(
-        what, sizes, sigma, epsilon, clip, average, wait, seed, seeds, settings or [], data,
+        what, sizes, sigma, epsilon, clip, average, wait, delta, seed, seeds, settings or [], data,
         html=html, quiet=quiet, as_json=as_json,
     )  # fmt: skip
 
@@ -235,7 +237,7 @@ def privacy(
     label_clip: Annotated[float | None, typer.Option(help="A bound for labels alone; --clip is then for inputs alone.")] = None,
     label_sigma: Annotated[float | None, typer.Option(help="The deviation of the labels' own noise.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Print the least noise for this ε, instead of the ε of a noise.")] = None,
-    delta: Annotated[float, typer.Option(help="δ, well below 1 over the number of samples.")] = 1e-5,
+    delta: Delta = 1e-5,
     releases: Annotated[int, typer.Option(help="How often a client's means are sent.")] = 1,
     n: Annotated[
         int | None, typer.Option("--n", help="Samples of the smallest client, of any sign, instead of a preset's data.")
@@ -247,6 +249,7 @@ def privacy(
     """How much privacy noise on the means gives, as (ε, δ), or how much noise an ε needs."""
     from fedmix.cli import commands
     from fedmix.cli import privacy as asked
+    from fedmix.cli.words import group_size
     from fedmix.errors import BadInput
 
     commands.check_outputs(png)
@@ -254,7 +257,7 @@ def privacy(
         raise BadInput("--epsilon asks for the noise; leave --sigma and --label-sigma out")
     if label_clip is not None and epsilon is not None:
         label_sigma = 1.0  # to be replaced by what is needed
-    given = {"m": m and asked.group_setting(m), "clip": clip, "noise": sigma}
+    given = {"m": m and group_size(m), "clip": clip, "noise": sigma}
     given |= {"label_clip": label_clip, "label_noise": label_sigma}
     how = asked.exchange(what, {name: value for name, value in given.items() if value is not None})
     asked.privacy(what, how, epsilon=epsilon, delta=delta, releases=releases, samples=n, root=data, png=png, as_json=as_json)

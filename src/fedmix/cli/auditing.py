@@ -3,20 +3,22 @@
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedmix.audit import Cell, Grid, Noise, audit
-from fedmix.audit.grid import Size, steps
+from fedmix.audit.grid import steps
 from fedmix.cli.commands import check_outputs, experiments
 from fedmix.cli.progress import console, counting, tell_written
+from fedmix.cli.words import group_size, listed
 from fedmix.data.federated import FederatedData
-from fedmix.errors import BadInput
-from fedmix.exchange.settings import Exchange
+from fedmix.environment import environment
+from fedmix.errors import BadInput, Interrupted
+from fedmix.exchange.settings import Exchange, GroupSize
 from fedmix.experiment import Experiment
-from fedmix.runs import Interrupted, environment
 
 PICTURES = ("digits", "femnist", "cifar10", "cifar100")
 VARIED = {"exchange.m": "--m", "exchange.noise": "--sigma", "exchange.average": "--average", "exchange.wait": "--wait"}
@@ -30,6 +32,7 @@ def attack(
     clip: float | None,
     average: int,
     wait: float,
+    delta: float,
     seed: int | None,
     seeds: int,
     settings: Sequence[str],
@@ -45,15 +48,8 @@ def attack(
     check_outputs(html)
     _refuse_varied(settings)
     chosen = experiments(what, [None if what.endswith(".toml") else "fedmix"], None, seed, seeds, settings, None, None)
-    if len(chosen) != seeds or chosen[0].exchange is None:
-        raise BadInput("an audit is of one exchange: give one value for each --set, and an algorithm that exchanges means")
-    if chosen[0].data.name not in PICTURES:
-        raise BadInput(
-            f"{chosen[0].data.name} holds no pictures with classes, which these attacks need; choose one of {', '.join(PICTURES)}"
-        )
-    by_seed = {e.seed: e for e in chosen}
-    base = _base(chosen[0], clip)
-    grid = Grid(base, _sizes(sizes), _noises(sigma, epsilon) or [Noise(base.noise)], average, wait)
+    by_seed, base = {e.seed: e for e in chosen}, _base(chosen, seeds, clip)
+    grid = Grid(base, _sizes(sizes), _noises(sigma, epsilon) or [Noise(base.noise)], average, wait, delta=delta)
     if base.clip is None and any(noise.is_epsilon for noise in grid.noises):
         raise BadInput("--epsilon needs a bound on samples, for without one no noise gives a guarantee; give --clip as well")
     cells: list[Cell] = []
@@ -64,8 +60,8 @@ def attack(
             if cells and not as_json:
                 console(sys.stdout).print(show.terminal(cells, grid))
             raise Interrupted("stopped; this is what was found so far, and no file was written") from None
-    words = {"m": sizes, "sigma": sigma, "epsilon": epsilon, "clip": clip, "average": average, "wait": wait, "seed": seed}
-    about = _about(what, words | {"seeds": seeds}, settings, chosen[0].build_data(root), list(by_seed))
+    words = {"m": sizes, "sigma": sigma, "epsilon": epsilon, "clip": clip, "average": average, "wait": wait, "delta": delta}
+    about = _about(what, words | {"seed": seed, "seeds": seeds}, settings, chosen[0].build_data(root), list(by_seed))
     if as_json:
         print(show.as_json(cells, grid, about), end="")
     else:
@@ -85,30 +81,28 @@ def _refuse_varied(settings: Sequence[str]) -> None:
             raise BadInput(f"--set {name}: an audit varies it; use {option}")
 
 
-def _base(experiment: Experiment, clip: float | None) -> Exchange:
-    settings: dict[str, Any] = experiment.exchange.model_dump() if experiment.exchange else {}
-    if settings["source"] != "pool":
-        raise BadInput(f"exchange.source={settings['source']!r} sends nothing that could be attacked; use 'pool'")
-    return Exchange(**settings | ({} if clip is None else {"clip": clip}))
+def _base(chosen: Sequence[Experiment], seeds: int, clip: float | None) -> Exchange:
+    """The exchange that these experiments, a seed each, have in common, if it can be attacked."""
+    name, how = chosen[0].data.name, chosen[0].build_exchange()
+    if len(chosen) != seeds or how is None:
+        raise BadInput("an audit is of one exchange: give one value for each --set, and an algorithm that exchanges means")
+    if name not in PICTURES:
+        raise BadInput(f"{name} holds no pictures with classes, which these attacks need; choose one of {', '.join(PICTURES)}")
+    if how.source != "pool":
+        raise BadInput(f"exchange.source={how.source!r} sends nothing that could be attacked; use 'pool'")
+    return how if clip is None else replace(how, clip=clip)
 
 
-def _sizes(text: str) -> list[Size]:
+def _sizes(text: str) -> list[GroupSize]:
     """`1,10,0.5,all` as numbers of samples, fractions and "all"."""
-    found: list[Size] = []
-    for word in _split("--m", text):
-        try:
-            found.append("all" if word == "all" else float(word) if "." in word else int(word))
-        except ValueError:
-            raise BadInput(f"--m {word!r} is no number of samples; give numbers and 'all', such as 1,10,all") from None
-        Exchange(m=found[-1])
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(Exchange(m=group_size(word)).m for word in _words("--m", text)))
 
 
 def _noises(sigma: str | None, epsilon: str | None) -> list[Noise]:
     """Every σ, then as much noise as every ε needs."""
     found: list[Noise] = []
     for option, text, is_epsilon in (("--sigma", sigma, False), ("--epsilon", epsilon, True)):
-        for word in _split(option, text) if text is not None else []:
+        for word in _words(option, text) if text is not None else []:
             try:
                 found.append(Noise(float(word), is_epsilon))
             except ValueError:
@@ -118,9 +112,8 @@ def _noises(sigma: str | None, epsilon: str | None) -> list[Noise]:
     return list(dict.fromkeys(found))
 
 
-def _split(option: str, text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words:
+def _words(option: str, text: str) -> list[str]:
+    if not (words := listed(text)):
         raise BadInput(f"{option} is empty; give at least one value")
     return words
 

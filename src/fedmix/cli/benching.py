@@ -18,10 +18,10 @@ from fedmix.bench.measure import Bench
 from fedmix.bench.plain import KNOWN
 from fedmix.cli.commands import check_outputs
 from fedmix.cli.progress import console, counting, tell_written
-from fedmix.errors import BadInput
+from fedmix.cli.words import listed
+from fedmix.errors import BadInput, Interrupted
 from fedmix.federation import device_named
 from fedmix.presets import experiment
-from fedmix.runs import Interrupted
 
 
 def steps(
@@ -115,7 +115,7 @@ def show(files: Sequence[Path], chart: Path | None, markdown: bool) -> None:
 
 def among(option: str, text: str, known: Iterable[str]) -> list[str]:
     """Names split by commas, each of them known."""
-    names = _names(text)
+    names = listed(text)
     wrong = [name for name in names if name not in known]
     if wrong or not names:
         raise BadInput(f"{option} {wrong[0] if wrong else text!r} is unknown; choose among {', '.join(known)}")
@@ -124,17 +124,12 @@ def among(option: str, text: str, known: Iterable[str]) -> list[str]:
 
 def known_algorithms(text: str) -> list[str]:
     """Names of algorithms split by commas, as the presets know them."""
-    names = _names(text)
+    names = listed(text)
     if not names:
         raise BadInput("--algorithms is empty; give at least one, such as fedmix")
     for name in names:
         experiment("digits", name)
     return names
-
-
-def _names(text: str) -> list[str]:
-    """Split by commas, each once."""
-    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _possible(variants: Sequence[str], algorithm: str, device: str) -> list[str]:
@@ -160,7 +155,7 @@ def _tell(table: Table | None, notes: Sequence[str]) -> None:
     if table is not None:
         out.print(table)
     for note in notes:
-        out.print(note, highlight=False, markup=False, soft_wrap=True)
+        out.print(note, soft_wrap=True)
 
 
 def _growth_table(grown: Sequence[scaling.Growth]) -> Table:

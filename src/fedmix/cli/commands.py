@@ -10,15 +10,15 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from fedmix.cli.progress import Progress, console, paper, tell_written
-from fedmix.errors import BadInput, FedmixError
+from fedmix.errors import BadInput, FedmixError, Interrupted
 from fedmix.experiment import DATA, Experiment, algorithm_of, changed, read_values, table, takes
 from fedmix.files import check_picture, parse_toml
 from fedmix.presets import PRESETS, experiment, sections
-from fedmix.runs import Interrupted, Listener, Run
+from fedmix.runs import Listener, Run
+from fedmix.signals import heard
 
 
 def experiments(
@@ -127,18 +127,15 @@ def ctrl_c() -> Iterator[Any]:
         return
     asked = False
 
-    def note(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
+    def note() -> None:
         nonlocal asked
         if asked:
             raise KeyboardInterrupt
         asked = True
         console().print("finishing this round; Ctrl-C again stops at once")
 
-    before = signal.signal(signal.SIGINT, note)
-    try:
+    with heard([signal.SIGINT], note):
         yield lambda: asked
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def runs_in(out: Path, experiments: Sequence[Experiment]) -> list[Run]:
@@ -229,10 +226,10 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], *, quiet: bool, as_
 
         paper().print(tabulate(load_runs([Path(f) for f in summaries])).rich())
         if not quiet:
-            console(sys.stdout).print("\n".join(summaries), highlight=False, soft_wrap=True)
+            console(sys.stdout).print("\n".join(summaries), soft_wrap=True)
         for folder, summary in summaries.items():
             if "warning" in summary:
-                console().print(f"{Path(folder).name}: {summary['warning']}", highlight=False, soft_wrap=True)
+                console().print(f"{Path(folder).name}: {summary['warning']}", soft_wrap=True)
 
 
 def tell_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
@@ -309,7 +306,7 @@ def list_data(as_json: bool) -> None:
         print(json.dumps(ABOUT, indent=1))
         return
     for name, about in ABOUT.items():
-        console(sys.stdout).print(f"{name:12} {about}", highlight=False)
+        console(sys.stdout).print(f"{name:12} {about}")
 
 
 def fetch_data(names: Sequence[str], root: Path | None) -> None:
@@ -319,7 +316,7 @@ def fetch_data(names: Sequence[str], root: Path | None) -> None:
         raise BadInput(f"data {unknown[0]!r} is unknown; choose among {', '.join(DATA)}")
     for name in names:
         loaded = DATA[name](**({"root": root} if root and name not in ("digits", "diabetes") else {}))
-        console(sys.stdout).print(f"{name}: {len(loaded.x)} training and {len(loaded.test_x)} test samples", highlight=False)
+        console(sys.stdout).print(f"{name}: {len(loaded.x)} training and {len(loaded.test_x)} test samples")
 
 
 def show_data(what: str, seed: int | None, settings: Sequence[str], root: Path | None, as_json: bool) -> None:
@@ -334,9 +331,9 @@ def show_data(what: str, seed: int | None, settings: Sequence[str], root: Path |
         return
     out = console(sys.stdout)
     spread = f"{sizes.min()} to {sizes.max()} samples (mean {sizes.mean():.1f})"
-    out.print(f"{federated.name}: {len(sizes)} clients, {spread}, {len(federated.test_x)} test samples", highlight=False)
+    out.print(f"{federated.name}: {len(sizes)} clients, {spread}, {len(federated.test_x)} test samples")
     for k, count in enumerate(counts[:20]):
         held = ", ".join(f"{c}: {n}" for c, n in enumerate(count) if n)
-        out.print(f"  client {k:3}  {sizes[k]:5} samples   {held}", highlight=False, overflow="ellipsis", no_wrap=True)
+        out.print(f"  client {k:3}  {sizes[k]:5} samples   {held}", overflow="ellipsis", no_wrap=True)
     if len(counts) > 20:
         out.print(f"  ... and {len(counts) - 20} more")

@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from fedmix.cli.commands import only_experiment, show_results
 from fedmix.cli.progress import Progress, console
-from fedmix.errors import BadInput, FedmixError
+from fedmix.errors import BadInput, FedmixError, Interrupted
 from fedmix.experiment import Experiment
-from fedmix.runs import Interrupted, Run, locked, writing
+from fedmix.runs import Run, locked, writing
+from fedmix.signals import heard
 
 POLL_SECONDS = 0.3
 
@@ -64,7 +64,7 @@ def run(
     if summary is None:
         if not quiet and not as_json:
             told = f"starting a SuperLink and {clients} SuperNodes; their logs are in {folder / 'flower'}"
-            console().print(told, highlight=False, soft_wrap=True)
+            console().print(told, soft_wrap=True)
         title = f"{experiment.data.name} {experiment.algorithm} seed {experiment.seed} on {clients} nodes"
         alone = locked(folder, ".federation.lock")
         with writing(folder), alone, _stopping(), Progress(title, experiment, "1/1", quiet=quiet or as_json) as progress:
@@ -172,18 +172,13 @@ def _why(folder: Path, work: Path) -> str:
 def _stopping() -> Iterator[None]:
     """Being asked to end is the same as Ctrl-C, so that the processes are cleaned up."""
 
-    def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
+    def stop() -> None:
         raise KeyboardInterrupt
 
     from fedmix.flower.link import ENDING
 
-    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # nohup has one ignored
-    before = {number: signal.signal(number, stop) for number in heard}
-    try:
+    with heard([number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN], stop):  # nohup has one ignored
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def keys(folder: Path, hosts: list[str], clients: int) -> None:
@@ -198,4 +193,4 @@ def keys(folder: Path, hosts: list[str], clients: int) -> None:
         (f"{made.node(0)} ... {made.node(clients - 1).name}", "one to each client's machine; secret"),
         (f"{made.node(0).with_suffix('.pub')} ...", "to the server, which registers them"),
     ):
-        console(sys.stdout).print(f"{files}  {about}", highlight=False, soft_wrap=True)
+        console(sys.stdout).print(f"{files}  {about}", soft_wrap=True)

@@ -24,10 +24,10 @@ from rich.progress import TaskID
 from fedmix.bench.machine import cores
 from fedmix.cli.commands import listening
 from fedmix.cli.progress import Progress, bars
-from fedmix.errors import BadInput, ClientFailure, Collapsed, DataError, Diverged, FedmixError
+from fedmix.errors import BadInput, ClientFailure, Collapsed, DataError, Diverged, FedmixError, Interrupted
 from fedmix.experiment import Experiment
 from fedmix.federation import device_named
-from fedmix.runs import Interrupted, Run
+from fedmix.runs import Run
 
 ASK_SECONDS = 0.2  # between two looks at whether Ctrl-C was pressed
 ERRORS = {kind.__name__: kind for kind in (Interrupted, Diverged, ClientFailure, Collapsed, BadInput, FedmixError)}  # by nearness

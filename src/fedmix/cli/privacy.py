@@ -33,23 +33,15 @@ KINDS: tuple[tuple[str, Neighbours, Level], ...] = (
 )
 
 
-def group_setting(text: str) -> Any:
-    """`--m` as a number of samples, a fraction, or all."""
-    try:
-        return text if text == "all" else float(text) if "." in text else int(text)
-    except ValueError:
-        raise BadInput(f"--m {text!r} is not a number of samples, a fraction of a client's samples, or 'all'") from None
-
-
 def exchange(what: str, given: dict[str, Any]) -> Exchange:
     """What the options say, over what an experiment file says."""
     asked = _experiment(what)
-    written = asked.exchange if what.endswith(".toml") else None
+    written = asked.build_exchange() if what.endswith(".toml") else None
     if getattr(asked.objective, "layer", 0):
         raise BadInput(f"{what} exchanges means of hidden states, for which nothing is guaranteed (docs/privacy.md)")
     if written and written.source != "pool":
         raise BadInput(f"{what} has exchange.source={written.source!r}, which sends no means; there is nothing to protect")
-    return Exchange(**(written.model_dump() if written else {}) | given)
+    return replace(written or Exchange(), **given)
 
 
 def privacy(
@@ -128,14 +120,13 @@ def _tell(
     out.print(
         f"means of at least {group} sample{'s' if group > 1 else ''}, {bounds}, σ = {sigma} on inputs and {label_sigma} "
         f"on labels, δ = {delta:g}, {times}:",
-        highlight=False,
     )
     if moved:
         far = " and its labels by ".join(upwards(by, 4) for by in moved)
-        out.print(f"  one sample moves a mean by at most Δ = {far}", highlight=False)
+        out.print(f"  one sample moves a mean by at most Δ = {far}")
     for name, g in found.items():
-        out.print(f"  {name:28} {f'ε = {upwards(g.epsilon, 4)}' if g else g}", highlight=False)
-    out.print("Weights, sizes and who takes part are not covered.", highlight=False)
+        out.print(f"  {name:28} {f'ε = {upwards(g.epsilon, 4)}' if g else g}")
+    out.print("Weights, sizes and who takes part are not covered.")
 
 
 def _released(data: FederatedData, how: Exchange) -> Tensor:
@@ -157,7 +148,7 @@ def _show(data: FederatedData, how: Exchange) -> None:
         return
     out = console(sys.stdout)
     for title, pictures in _both(data, how):
-        out.print(f"{title}:", highlight=False)
+        out.print(f"{title}:")
         grey = pictures.mean(1)
         step = max(1, math.ceil(grey.shape[-2] / LINES))
         fit = (out.width - 2 + GAP) // (2 * math.ceil(grey.shape[-1] / step) + GAP)
@@ -165,7 +156,7 @@ def _show(data: FederatedData, how: Exchange) -> None:
         level = (np.clip(grey[:, ::step, ::step], 0, 1) * (len(SHADES) - 1)).round().astype(int)
         for row in range(level.shape[1]):
             line = (" " * GAP).join("".join(2 * SHADES[v] for v in one[row]) for one in level)
-            out.print(f"  {line}", highlight=False, soft_wrap=True)
+            out.print(f"  {line}", soft_wrap=True)
 
 
 def _picture(data: FederatedData, how: Exchange) -> bytes:

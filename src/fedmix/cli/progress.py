@@ -19,8 +19,8 @@ SLOWEST_SECONDS = 600.0  # of two rounds, for the time left to be known
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """Messages go to standard error, results to standard output. NO_COLOR is respected by rich."""
-    return Console(file=stream or sys.stderr)
+    """Messages go to standard error, results to standard output, text as it is. NO_COLOR is respected by rich."""
+    return Console(file=stream or sys.stderr, highlight=False, markup=False, emoji=False)
 
 
 def paper() -> Console:
@@ -33,7 +33,7 @@ def paper() -> Console:
 def tell_written(*paths: Path | None) -> None:
     """Name the files that were written."""
     for path in filter(None, paths):
-        console().print(f"wrote {path}", highlight=False)
+        console().print(f"wrote {path}", soft_wrap=True)
 
 
 def bars(*, quiet: bool) -> Bar | None:
@@ -42,8 +42,9 @@ def bars(*, quiet: bool) -> Bar | None:
     if quiet or not screen.is_terminal:
         return None
     return Bar(
-        TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[now]}"),
-        TimeRemainingColumn(), console=screen, speed_estimate_period=SLOWEST_SECONDS,
+        TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(),
+        TextColumn("{task.fields[now]}", markup=False), TimeRemainingColumn(),
+        console=screen, speed_estimate_period=SLOWEST_SECONDS,
     )  # fmt: skip
 
 
@@ -96,7 +97,7 @@ class Progress:
         """A line that stays, of one among several runs."""
         if not self.quiet:
             screen = self.live.console if self.live else console()
-            screen.print(f"{self.title}  {text}", markup=False, highlight=False, soft_wrap=True)
+            screen.print(f"{self.title}  {text}", soft_wrap=True)
 
     def leave(self, problem: str = "") -> None:
         """Take a bar from among the others, and leave a line that says how the run ended."""

@@ -115,7 +115,7 @@ def list_tables(device: str, *, as_json: bool) -> None:
     @cache
     def step(name: str, fedmix: bool) -> float:
         if not as_json:
-            console().print(f"measuring a local step of {name}, {'FedMix' if fedmix else 'FedAvg'}", highlight=False)
+            console().print(f"measuring a local step of {name}, {'FedMix' if fedmix else 'FedAvg'}")
         return measure(name, fedmix, device)
 
     tables = [table.select(None, None) for table in TABLES.values()]

@@ -56,9 +56,10 @@ class Ragged:
             raise IndexError(f"client {client} of {len(self)}")
         return self.flat[self.offsets[client] : self.offsets[client + 1]]
 
-    def client_at(self, position: int) -> int:
-        """Whose row the flat array holds at a position."""
-        return int(np.searchsorted(self.offsets, position, side="right")) - 1
+    @property
+    def owner(self) -> Array:
+        """Whose row the flat array holds at each position."""
+        return np.repeat(np.arange(len(self)), self.sizes)
 
     def with_rows(self, changed: Mapping[int, Array]) -> "Ragged":
         """The same, with other rows for some clients."""
@@ -147,7 +148,7 @@ class FederatedData:
     def _check_rows(self, part: str, clients: Ragged, rows: int) -> None:
         outside = np.flatnonzero((clients.flat < 0) | (clients.flat >= rows))
         if len(outside):
-            raise BadInput(f"{self.name}: client {clients.client_at(outside[0])} names a {part}row outside 0..{rows - 1}")
+            raise BadInput(f"{self.name}: client {clients.owner[outside[0]]} names a {part}row outside 0..{rows - 1}")
 
     def _check_values(self, part: str, x: Array, y: Array) -> None:
         for what, values in (("inputs", x), ("labels", y)):
@@ -173,7 +174,7 @@ class FederatedData:
 
     def _whose(self, part: str, row: int) -> str:
         held = np.flatnonzero((self.clients.flat == row) & (part == "training"))
-        return f" (client {self.clients.client_at(held[0])})" if len(held) else ""
+        return f" (client {self.clients.owner[held[0]]})" if len(held) else ""
 
     @property
     def outputs(self) -> int:
@@ -189,8 +190,7 @@ class FederatedData:
         """How many samples of each class every client holds (clients, classes); None where there are no classes."""
         if self.classes is None:
             return None
-        client = np.repeat(np.arange(len(self.clients)), self.clients.sizes)
-        cell = client * self.classes + self.y[self.clients.flat].astype(np.int64)
+        cell = self.clients.owner * self.classes + self.y[self.clients.flat].astype(np.int64)
         return np.bincount(cell, minlength=len(self.clients) * self.classes).reshape(-1, self.classes)
 
     def units(self, raw: Array) -> Tensor:
@@ -200,6 +200,10 @@ class FederatedData:
     def inputs(self, raw: Array) -> Tensor:
         """Samples as the model sees them, without augmentation."""
         return self.transform.normalise(self.units(raw))
+
+    def labels(self, raw: Array) -> Tensor:
+        """Labels in their stored form as vectors."""
+        return self.targets(torch.from_numpy(np.ascontiguousarray(raw)))
 
     def targets(self, y: Tensor) -> Tensor:
         """Labels as vectors: one-hot for classes, unchanged for regression."""

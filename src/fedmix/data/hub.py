@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmix.data.cache import location
-from fedmix.errors import BadInput, DataError
+from fedmix.errors import BadInput, DataError, first_line
+from fedmix.files import write_whole
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -45,15 +46,12 @@ def _download(repo: str, config: str, split: str, record: Path) -> list[Path]:
             raise FileNotFoundError("there are no parquet files")
         files = [_whole(api, repo, path, size) for path, size in sorted(listed.items())]
         record.parent.mkdir(parents=True, exist_ok=True)
-        partial = record.with_name(f"{record.name}.{os.getpid()}")
-        partial.write_text(json.dumps({str(file): file.stat().st_size for file in files}))
-        partial.replace(record)
+        write_whole(record, json.dumps({str(file): file.stat().st_size for file in files}).encode())
     except Exception as error:  # the client lets errors of three HTTP libraries through, depending on its version
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         advice = "make room or set HF_HOME to another folder" if full else "check the connection and start again"
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
         raise DataError(
-            f"cannot download {repo} ({config}/{split}) from {api.endpoint}: {reason}; "
+            f"cannot download {repo} ({config}/{split}) from {api.endpoint}: {first_line(error)}; "
             f"{advice}, or set FEDMIX_DATA to a folder that holds {repo}/{config}/{split}/*.parquet"
         ) from error
     return files

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedmix.data.cache import npy
 from fedmix.data.federated import Array
-from fedmix.data.tables import INSTALL, batches, count, damaged, first_line, labels, reading
+from fedmix.data.tables import INSTALL, batches, count, damaged, labels, reading
 from fedmix.data.transforms import Images
-from fedmix.errors import BadInput
+from fedmix.errors import BadInput, first_line
 
 FORMATS = ("PNG", "JPEG")  # of the dozens that Pillow knows, those in which the hub has images
 Moments = tuple[tuple[float, ...], tuple[float, ...]]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedmix.data.federated import Array
-from fedmix.errors import BadInput, DataError
+from fedmix.errors import BadInput, DataError, first_line
 from fedmix.files import printable
 
 BATCH = 8192
@@ -94,7 +94,3 @@ def labels(path: Path, column: Any, classes: int) -> Array:
     if len(outside):
         raise damaged(path, f"label {outside[0]} is outside 0..{classes - 1}")
     return values
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -87,7 +87,7 @@ def average(
 
     Sums are taken in float64, a block of samples at a time.
     """
-    order, group = groups.flat, torch.from_numpy(np.repeat(np.arange(len(groups)), groups.sizes))
+    order, group = groups.flat, torch.from_numpy(groups.owner)
     size = torch.from_numpy(groups.sizes).double()
     sum_x: Tensor | None = None
     sum_y = torch.zeros(len(groups), y.shape[1], dtype=torch.float64)

@@ -39,7 +39,7 @@ class Pool:
     def _by_owner(self) -> tuple[Array, Array]:
         """Who contributed, sorted, and to which entry."""
         order = np.argsort(self.owners.flat, kind="stable")
-        return self.owners.flat[order], np.repeat(self._everything, self.owners.sizes)[order]
+        return self.owners.flat[order], self.owners.owner[order]
 
     def entries_for(self, client: int, *, own: bool = False, exclude_own: bool = False) -> Array:
         """The entries that a client may draw: all, only its own, or all but those it contributed to."""

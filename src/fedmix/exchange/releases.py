@@ -82,7 +82,7 @@ def _release_block(
     noises: Iterator[np.random.Generator],
 ) -> Releases:
     rows = data.clients.take(clients)
-    x, y = data.x[rows.flat], data.targets(torch.from_numpy(np.ascontiguousarray(data.y[rows.flat])))
+    x, y = data.x[rows.flat], data.labels(data.y[rows.flat])
     order, lengths = np.arange(len(rows.flat)), [[n] for n in rows.sizes.tolist()]
     for i in np.flatnonzero(rows.sizes >= 2 * sizes):
         mine = slice(rows.offsets[i], rows.offsets[i + 1])

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from fedmix.errors import BadInput
 
 Array = np.ndarray[Any, Any]
+GroupSize: TypeAlias = int | float | Literal["all"]
 MOST_NOISE = 1e30  # means are float32, which end at 3e38
 MOST_SUMMED = 512  # with the rest that joins a group fewer than 1024, so that sums of 22 bits fit into 32
 
@@ -28,7 +29,7 @@ class Exchange:
     server of a federation gets sums over `average` clients or more and no client's mean; each adds its own once.
     """
 
-    m: int | float | Literal["all"] = "all"
+    m: GroupSize = "all"
     split: Literal["random", "class"] = "random"
     cutoff: int = 1
     noise: float = 0.0

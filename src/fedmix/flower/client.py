@@ -155,7 +155,7 @@ def add_mean(party: Party, message: Message, context: Context) -> RecordDict:
 
 
 def _release(party: Party, how: Exchange, encode: Callable[[Any], Tensor], epoch: int = 0) -> Means | None:
-    data, y = party.data, party.data.targets(torch.from_numpy(np.ascontiguousarray(party.data.y)))
+    data, y = party.data, party.data.labels(party.data.y)
     grouping = stream(party.task.experiment.seed, "split", party.client, epoch)
     noise = np.random.default_rng(secrets.randbits(128))  # a server that knew the noise could take it off
     return release(party.client, data.x, y, how, encode, grouping, noise)
@@ -250,7 +250,7 @@ def _pool(party: Party, context: Context) -> tuple[Received, Any]:
 def _like(party: Party) -> Means:
     """Something with the shape of means: one sample of this client's own, or its hidden states."""
     data, layer = party.data, party.task.objective.needs.layer
-    y = data.targets(torch.from_numpy(np.ascontiguousarray(data.y[:1])))
+    y = data.labels(data.y[:1])
     if not layer:
         return Means(data.units(data.x[:1]), y)
     with torch.no_grad():

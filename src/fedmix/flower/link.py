@@ -18,6 +18,7 @@ import tomli_w
 
 from fedmix.errors import BadInput, FedmixError
 from fedmix.flower.keys import Keys
+from fedmix.signals import heard
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -154,12 +155,8 @@ def _undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDING)}
-    try:
+    with heard((signal.SIGINT, *ENDING), lambda: None):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def descendants(pid: int) -> list[int]:

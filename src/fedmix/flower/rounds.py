@@ -162,8 +162,8 @@ class Remote(Rounds):
 
     def _collect(self, exchange: Asked, due: list[int]) -> tuple[list[Releases], list[int]]:
         """What the clients that are due send, and those of them for which it takes the place of what they sent before."""
-        y = torch.from_numpy(np.ascontiguousarray(self.data.test_y[:LOOKED_AT]))
-        like, seconds = Means(self._encode(self.data.test_x[:LOOKED_AT]), self.data.targets(y)), self.settings.timeout
+        x, y = self.data.test_x[:LOOKED_AT], self.data.test_y[:LOOKED_AT]
+        like, seconds = Means(self._encode(x), self.data.labels(y)), self.settings.timeout
         if exchange.how.secure:
             from fedmix.flower.sums import collect_sums
 

@@ -79,14 +79,11 @@ class Task:
 
     @property
     def training(self) -> Training:
-        return Training(**self.experiment.training.model_dump())
+        return self.experiment.build_training()
 
     @property
     def exchange(self) -> Exchange | None:
-        spec: Any = self.experiment.exchange
-        if self.objective.needs.means is None:
-            return None
-        return Exchange() if spec is None else Exchange(**spec.model_dump())
+        return None if self.objective.needs.means is None else self.experiment.build_exchange() or Exchange()
 
     def model(self, data: FederatedData) -> Model:
         """The model for such data, with its first weights; refused if it does not take them."""

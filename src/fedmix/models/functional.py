@@ -4,13 +4,12 @@ import copy
 from collections import OrderedDict
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedmix.data.federated import FederatedData
-from fedmix.errors import BadInput, described
+from fedmix.errors import BadInput, described, first_line
 from fedmix.losses import Loss, cross_entropy
 from fedmix.models.along import Along
 from fedmix.models.layers import Conv2d, GroupNorm, KeyedDropout, LayerNorm, Linear, MaxPool2d
@@ -136,7 +135,7 @@ def check_fits(model: Model, data: FederatedData) -> None:
 
     It is tried on the CPU, since a GPU would compile kernels for this.
     """
-    x, y = data.inputs(data.x[:2]), data.targets(torch.from_numpy(np.ascontiguousarray(data.y[:2])))
+    x, y = data.inputs(data.x[:2]), data.labels(data.y[:2])
     model = model.to(x.device)
     params, key = model.init(), torch.tensor(1)
     if not model.trained:
@@ -146,8 +145,7 @@ def check_fits(model: Model, data: FederatedData) -> None:
         with torch.no_grad():
             first, second = model(params, x, key), model(params, x, key)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise BadInput(f"the model does not take inputs of shape {tuple(x.shape)}: {reason}") from error
+        raise BadInput(f"the model does not take inputs of shape {tuple(x.shape)}: {first_line(error)}") from error
     if not isinstance(first, Tensor):
         raise BadInput(f"the model returns a {type(first).__name__}; it must return one tensor of outputs")
     if first.shape != y.shape:

@@ -1,6 +1,5 @@
 """Ours beside the paper's as charts, one for each column: a PNG or SVG file, and the first section of the HTML report."""
 
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from fedmix.paper.comparison import Cell, Comparison
 from fedmix.paper.show import both_texts, caption, order_texts, statements
 from fedmix.report import Lead
 from fedmix.report.figures import Chart
-from fedmix.report.files import write
+from fedmix.report.files import write_figure
 from fedmix.report.series import COLOURS
 
 OURS, THEIRS = COLOURS[0], COLOURS[1]
@@ -21,8 +20,6 @@ NOTE = "Filled: ours, with the sample deviation over seeds. Open: the paper."
 def draw(comparison: Comparison, path: Path) -> None:
     """Write a picture: a panel for each column, with a line for each row."""
     check_picture(path)
-    kind = path.suffix.lower().removeprefix(".")
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     columns = list(zip(*comparison.cells, strict=True))
@@ -38,10 +35,7 @@ def draw(comparison: Comparison, path: Path) -> None:
     axes.invert_yaxis()  # they share it
     axes.legend(frameon=False, fontsize=8)
     figure.suptitle("\n".join([*comparison.study.warnings, comparison.study.table.title]), fontsize=9)
-    picture = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "fedmix"}):  # the same results give the same file
-        figure.savefig(picture, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    write(path, picture.getvalue())
+    write_figure(path, figure)
 
 
 def lead(comparison: Comparison) -> Lead:

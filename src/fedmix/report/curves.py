@@ -1,12 +1,11 @@
 """A picture of the score by round, as PNG or SVG."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedmix.errors import BadInput
 from fedmix.files import check_picture
-from fedmix.report.files import write
+from fedmix.report.files import write_figure
 from fedmix.report.groups import grouped
 from fedmix.report.load import RunRecord
 from fedmix.report.results import table_of
@@ -18,12 +17,10 @@ DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 def draw(runs: Sequence[RunRecord], path: Path) -> None:
     """Mean score of each group by round, with the range over its seeds."""
     check_picture(path)
-    kind = path.suffix.lower().removeprefix(".")
     groups = grouped(runs)
     score = table_of(groups).score
     if score is None:
         raise BadInput("none of these runs has been evaluated yet, so there is nothing to draw; wait for the first evaluation")
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     scale = 100 if score == "accuracy" else 1
@@ -40,7 +37,4 @@ def draw(runs: Sequence[RunRecord], path: Path) -> None:
         text.set_parse_math(False)  # a label is text, also with dollar signs in it
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    picture = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "fedmix"}):  # the same runs give the same file
-        figure.savefig(picture, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    write(path, picture.getvalue())
+    write_figure(path, figure)

@@ -1,12 +1,16 @@
 """What a report reads and writes: files of run folders, which are not trusted, and files that were asked for."""
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmix.errors import BadInput
 from fedmix.files import parse_json, parse_toml, printable, read_within, write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LARGEST = 256 << 20  # bytes of one file
 
@@ -46,6 +50,16 @@ def taken_from(path: Path) -> Iterator[None]:
         raise
     except (KeyError, TypeError, ValueError, OverflowError):
         raise BadInput(f"{path} does not hold what it should; delete it, and it will be made again") from None
+
+
+def write_figure(path: Path, figure: "Figure") -> None:
+    """A picture as the path's ending says; the same drawing gives the same file."""
+    import matplotlib as mpl
+
+    kind, picture = path.suffix.lower().removeprefix("."), io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "fedmix"}):
+        figure.savefig(picture, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    write(path, picture.getvalue())
 
 
 def write(path: Path, content: bytes) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,6 @@ def write_html(runs: Sequence[RunRecord], path: Path, lead: Lead | None = None) 
 
 def page(runs: Sequence[RunRecord], lead: Lead | None = None) -> str:
     """The report as text."""
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
@@ -49,8 +49,8 @@ def page(runs: Sequence[RunRecord], lead: Lead | None = None) -> str:
     table = table_of(groups)
     curves, maps = _curves(groups), _heat_maps(groups)
     scripts = [get_plotlyjs().replace("\r\n", "\n"), resource("page.js")]
-    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return template.from_string(resource("page.html.j2")).render(
+    return filled(
+        resource("page.html.j2"),
         title=f"fedmix: {lead.title if lead else _common(groups, 'data.name') or 'several data sets'}",
         lead=lead,
         policy=_policy(scripts),
@@ -69,9 +69,17 @@ def page(runs: Sequence[RunRecord], lead: Lead | None = None) -> str:
     )
 
 
-def resource(name: str) -> str:
+def resource(name: str, package: str = "fedmix.report") -> str:
     """A file of the page: its style, its script, its template."""
-    return resources.files("fedmix.report").joinpath(name).read_text("utf-8")
+    return resources.files(package).joinpath(name).read_text("utf-8")
+
+
+def filled(template: str, **values: Any) -> str:
+    """A template with these values in it, none of which can pass for markup unless it says that it is."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(template).render(**values)
 
 
 def _policy(scripts: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -191,9 +191,9 @@ def _row(group: Group) -> Row:
         last_ten=last_ten,
         to_target=Spread.of(to_target),
         reached=sum(not math.isnan(value) for value in to_target),
-        seconds=Spread.of(list(_finals(runs, "seconds"))),
-        bytes_up=Spread.of(list(_finals(runs, "bytes_up"))),
-        bytes_down=Spread.of(list(_finals(runs, "bytes_down"))),
+        seconds=_final(runs, "seconds"),
+        bytes_up=_final(runs, "bytes_up"),
+        bytes_down=_final(runs, "bytes_down"),
     )
 
 
@@ -208,6 +208,6 @@ def scores(run: RunRecord) -> tuple[float, float, float]:
     return float(known[-1]), best, float(known[-TEN:].mean())
 
 
-def _finals(runs: Sequence[RunRecord], name: str) -> Iterator[float]:
-    for run in runs:
-        yield float(run.metrics[name][-1]) if run.rounds else math.nan
+def _final(runs: Sequence[RunRecord], name: str) -> Spread:
+    """What their last rounds say."""
+    return Spread.of([float(run.metrics[name][-1]) if run.rounds else math.nan for run in runs])

@@ -1,0 +1,46 @@
+"""Where something ran: versions, device, commit, command and time."""
+
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedmix import __version__
+
+
+def environment(device: torch.device, command: str) -> dict[str, str]:
+    """What `environment.json` says of a run."""
+    on = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    )
+    return {
+        "fedmix": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "device": f"{device} ({on})",
+        "commit": _commit(),
+        "command": command or " ".join(sys.argv),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str:
+    """The commit of the checkout this package runs from, if it is one."""
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return said.stdout.strip()

@@ -103,6 +103,9 @@ def test_clients_along_another_axis() -> None:
     moved = (x.movedim(0, 2), w.movedim(0, 4), b.movedim(0, 1))
     got = vmap(lambda x, w, b: Conv.apply(x, w, b, B, 1, "float32"), in_dims=(2, 4, 1))(*moved)  # type: ignore[no-untyped-call]
     torch.testing.assert_close(got, vmap(plain(B, 1))(x, w, b))
+    one = [t[None] for t in moved]  # the operator itself, which has an axis of clients of its own
+    got = vmap(lambda x, w, b: torch.ops.fedmix.conv(x, w, b, B, 1, "float32"), in_dims=(3, 5, 2))(*one)
+    torch.testing.assert_close(got[:, 0], vmap(plain(B, 1))(x, w, b))
 
 
 @pytest.mark.parametrize("shifted", [0, 2, B])

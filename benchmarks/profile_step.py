@@ -5,6 +5,7 @@
 
 import sys
 import time
+from statistics import median
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -13,7 +14,7 @@ from fedmix.bench.cases import WORKLOADS, Size, federation
 from fedmix.engines import Vectorised
 from fedmix.kernels.precision import called
 
-STEPS = 60
+STEPS, REPEATS = 60, 40
 
 
 def main(workload: str, algorithm: str, precision: str = "tf32") -> None:
@@ -31,10 +32,13 @@ def main(workload: str, algorithm: str, precision: str = "tf32") -> None:
         torch.cuda.synchronize()
 
     steps(STEPS)
-    started = time.perf_counter()
-    steps(STEPS)
-    ms = 1000 * (time.perf_counter() - started) / STEPS
-    print(f"{ms:.3f} ms a step, {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most")
+    times = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        steps(STEPS)
+        times.append(1000 * (time.perf_counter() - started) / STEPS)
+    print(f"{median(times):.3f} ms a step ({min(times):.3f} to {max(times):.3f} in {REPEATS} times {STEPS} of them)")
+    print(f"{torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most")
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         steps(10)
     kernels = sorted(seen.key_averages(), key=lambda kernel: -kernel.device_time_total)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from fedmix import BadInput, __version__
 from fedmix.cli.app import main
 from fedmix.cli.commands import experiments
+from fedmix.errors import FedmixWarning
 from fedmix.presets import experiment
 
 SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
@@ -32,6 +34,14 @@ def fedmix(monkeypatch: pytest.MonkeyPatch, *args: object, columns: int = 200) -
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fedmix(monkeypatch, "--version") == 0
     assert capsys.readouterr().out == f"fedmix {__version__}\n"
+
+
+def test_a_warning_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = warnings.formatwarning
+    monkeypatch.setattr(warnings, "formatwarning", usual)  # to have it back
+    assert fedmix(monkeypatch, "--version") == 0
+    assert warnings.formatwarning("going on without", FedmixWarning, __file__, 1) == "fedmix: going on without\n"
+    assert warnings.formatwarning("a", UserWarning, __file__, 1) == usual("a", UserWarning, __file__, 1)
 
 
 def test_letters_that_a_pipe_does_not_have() -> None:

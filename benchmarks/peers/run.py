@@ -187,6 +187,7 @@ def main() -> None:
     folder = HERE / ".runs" / "records"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    args.json.parent.mkdir(parents=True, exist_ok=True)  # now, and not after all has been measured
     failed = measure(args, folder)
     tried = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     failed += [f"{name} (trained to other weights)" for name, record in tried.items() if record.get("distance", 0) > TOO_FAR]

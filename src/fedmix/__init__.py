@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedmix import data, exchange, losses, models, presets, report
-    from fedmix.errors import BadInput, ClientFailure, Collapsed, DataError, Diverged, FedmixError
+    from fedmix.errors import BadInput, ClientFailure, Collapsed, DataError, Diverged, FedmixError, FedmixWarning
     from fedmix.exchange import Exchange
     from fedmix.experiment import Experiment
     from fedmix.federation import Federation, Round
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "errors": ("BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "FedmixError"),
+    "errors": ("BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "FedmixError", "FedmixWarning"),
     "exchange": ("Exchange",),
     "experiment": ("Experiment",),
     "federation": ("Federation", "Round"),
@@ -33,7 +33,7 @@ _MODULES = ("data", "exchange", "losses", "models", "presets", "report")
 
 __all__ = [
     "BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "Exchange", "Experiment", "FedMix", "Federation",
-    "FedmixError", "GlobalMix", "Hidden",
+    "FedmixError", "FedmixWarning", "GlobalMix", "Hidden",
     "LocalMix", "NaiveMix", "Objective", "Proximal", "Round", "Run", "Supervised", "Training",
     "data", "exchange", "losses", "models", "presets", "record", "report",
 ]  # fmt: skip

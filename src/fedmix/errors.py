@@ -51,6 +51,10 @@ class Collapsed(FedmixError):
         return type(self), (self.round, self.reason)
 
 
+class FedmixWarning(UserWarning):
+    """Something that goes on, but not as asked for; one sentence says so."""
+
+
 def described(value: object) -> str:
     """What a value is that should be something else: a class, a function, or of some type."""
     if isclass(value) or isfunction(value):

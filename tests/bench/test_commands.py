@@ -148,7 +148,7 @@ def test_ctrl_c_in_a_sweep_leaves_no_process_behind() -> None:
     code, _, messages = interrupted(args, "clients per round: 1")
     assert code == 130
     assert repeats not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert messages.endswith("fedmix: stopped; this is what was measured so far, and no file was written\n")
+    assert messages.endswith("fedmix: stopped; nothing was measured yet, and no file was written\n")
     assert "Traceback" not in messages
 
 

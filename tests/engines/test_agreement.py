@@ -1,5 +1,6 @@
 """Both engines give the same round: every objective on every model, ragged clients, dropout and augmentation on."""
 
+import errno
 import gc
 import warnings
 import weakref
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -103,6 +105,18 @@ def test_without_a_compiler_it_goes_on_and_says_so_once() -> None:
         slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
     assert len([warning for warning in said if issubclass(warning.category, UserWarning)]) == 1
     assert apart(plain, slow) < 1e-6
+
+
+def test_without_room_for_compiled_code_it_goes_on() -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with (
+        patch.object(program, "_compile", full),
+        pytest.warns(UserWarning, match=r"could not be compiled \(.*No space left on device\); going on without"),
+    ):
+        slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
+    assert apart(round_of("digits_cnn", Supervised(), "vectorised"), slow) < 1e-6
 
 
 def test_compiled_code_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,8 @@ def pretend() -> None:
 
     h200 = DeviceProperties("cuda", 0, 132, 90, 9, 65536, 2048, warp_size=32)
     answers: dict[str, Any] = {
+        "fedmix.kernels.conv.has_triton": lambda: True,
+        "fedmix.kernels.lstm.has_triton": lambda: True,
         "torch.cuda.device_count": lambda: 1,
         "torch.cuda.current_device": lambda: 0,
         "torch.cuda.get_device_properties": lambda *_: SimpleNamespace(**h200._asdict(), name="H200", gcnArchName=""),

@@ -1,6 +1,7 @@
 """The convolution as a function: derivatives of all kinds against torch.nn.functional.conv2d, and when it is used."""
 
 from collections.abc import Callable
+from subprocess import CalledProcessError
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from fedmix.kernels import conv
 from fedmix.kernels.conv import Conv, ConvInput, ConvWeight, conv2d
 from fedmix.kernels.layout import channels_first, channels_last
+from fedmix.kernels.operators import has_triton
 from fedmix.kernels.precision import arithmetic
 from fedmix.kernels.sizes import MANY, parts
 from tests.kernels.derivatives import KINDS, compare, normal
@@ -101,6 +103,9 @@ def test_clients_along_another_axis() -> None:
     moved = (x.movedim(0, 2), w.movedim(0, 4), b.movedim(0, 1))
     got = vmap(lambda x, w, b: Conv.apply(x, w, b, B, 1, "float32"), in_dims=(2, 4, 1))(*moved)  # type: ignore[no-untyped-call]
     torch.testing.assert_close(got, vmap(plain(B, 1))(x, w, b))
+    one = [t[None] for t in moved]  # the operator itself, which has an axis of clients of its own
+    got = vmap(lambda x, w, b: torch.ops.fedmix.conv(x, w, b, B, 1, "float32"), in_dims=(3, 5, 2))(*one)
+    torch.testing.assert_close(got[:, 0], vmap(plain(B, 1))(x, w, b))
 
 
 @pytest.mark.parametrize("shifted", [0, 2, B])
@@ -115,7 +120,7 @@ def test_on_a_cpu_it_is_pytorchs(bias: bool, shifted: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_bf16(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU images are rounded (by up to 2^−8) before and after, filters before; who gave float32 gets derivatives in it."""
-    monkeypatch.setattr(conv, "HAS_TRITON", True)
+    monkeypatch.setattr(conv, "has_triton", lambda: True)
     x, w, b, _ = (t.float() for t in drawn(3, 1))
     args = channels_first(x), channels_first(w) / 8, b
     ways = tuple(normal(*a.shape, seed=7 + i).float() for i, a in enumerate(args))
@@ -137,6 +142,24 @@ def test_in_bf16(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert one.dtype == torch.float32
         assert (one - exact).norm() <= 2**-5 * exact.norm()
     assert any(not torch.equal(one, exact) for one, exact in zip(got, wanted, strict=True))  # it did round
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Failed to find C compiler"), CalledProcessError(1, "gcc")], ids=repr)
+def test_without_a_c_compiler_it_is_pytorchs(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton builds its driver at the first look at it, and cannot without a compiler and Python's headers."""
+
+    class Driver:
+        @property
+        def active(self) -> object:
+            raise error
+
+    pytest.importorskip("triton")
+    monkeypatch.setattr("triton.runtime.driver", Driver())
+    monkeypatch.setattr(conv, "has_triton", has_triton.__wrapped__)
+    x, w, b, _ = (t[0].float() for t in drawn(3, 1))
+    wanted = plain(2, 1)(x, w, b)
+    monkeypatch.setattr(Tensor, "is_cuda", True)
+    torch.testing.assert_close(channels_last(conv2d(channels_first(x), channels_first(w), b, 1, 2)), wanted)
 
 
 def test_parts_leave_a_share_of_pixels_to_each() -> None:

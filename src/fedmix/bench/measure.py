@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -23,7 +22,7 @@ from fedmix.bench.cases import Size, Workload, federation
 from fedmix.bench.machine import cores
 from fedmix.bench.results import Record, with_speedups
 from fedmix.engines import Engine, Processes, Vectorised, Work
-from fedmix.errors import BadInput
+from fedmix.errors import BadInput, FedmixWarning
 from fedmix.federation import Federation
 from fedmix.packing import length
 from fedmix.server import Updates
@@ -241,7 +240,7 @@ class Bench:
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 self._note(f"{name} {algorithm} {variant} failed: {reason}")
                 return None
-        for text in dict.fromkeys(str(w.message) for w in said if "fedmix" in Path(w.filename).parts):
+        for text in dict.fromkeys(str(w.message) for w in said if issubclass(w.category, FedmixWarning)):
             self._note(f"{name} {algorithm} {variant}: {text}")
         return trial
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 from fedmix import __version__
 from fedmix.cli.bench import bench_app
 from fedmix.cli.federation import federation_app
+from fedmix.errors import FedmixError, FedmixWarning
 
 app = typer.Typer(
     name="fedmix",
@@ -296,12 +298,21 @@ def data_show(
     commands.show_data(what, seed, settings or [], data, as_json)
 
 
+_usual = warnings.formatwarning
+
+
+def as_sentence(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """A warning of ours as errors are shown, without the line of code that gave it; those of others as ever."""
+    if issubclass(category, FedmixWarning):
+        return f"fedmix: {message}\n"
+    return _usual(message, category, filename, lineno, line)
+
+
 def main() -> None:
     """Run the command line; mistakes end in one sentence and an exit code."""
     if sys.argv[1:2] != ["bench"]:  # which asks for a machine of its own
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads make a busy machine ten times slower
-    from fedmix.errors import FedmixError
-
+    warnings.formatwarning = as_sentence
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # where a terminal or a pipe has no ε, a ? is better than no result

@@ -52,8 +52,7 @@ def steps(
             for name, algorithm, possible in groups:
                 bench.group(name, WORKLOADS[name], algorithm, possible)
         except KeyboardInterrupt:
-            _tell(results.table(bench.records) if bench.records else None, bench.notes)
-            raise Interrupted("stopped; this is what was measured so far, and no file was written") from None
+            raise _stopped(results.table(bench.records) if bench.records else None, bench.notes) from None
     _tell(results.table(bench.records), bench.notes)
     if json_file:
         results.written("steps", on, bench.records, bench.notes, json_file)
@@ -88,8 +87,7 @@ def scale(
                 else:
                     grown.append(found)
         except KeyboardInterrupt:
-            _tell(_growth_table(grown) if grown else None, notes)
-            raise Interrupted("stopped; this is what was measured so far, and no file was written") from None
+            raise _stopped(_growth_table(grown) if grown else None, notes) from None
     _tell(_growth_table(grown), notes)
     if json_file:
         results.written("scale", on, grown, notes, json_file)
@@ -156,6 +154,13 @@ def _tell(table: Table | None, notes: Sequence[str]) -> None:
         out.print(table)
     for note in notes:
         out.print(note, soft_wrap=True)
+
+
+def _stopped(table: Table | None, notes: Sequence[str]) -> Interrupted:
+    """Show what there is, and say so."""
+    _tell(table, notes)
+    what = "nothing was measured yet" if table is None else "this is what was measured so far"
+    return Interrupted(f"stopped; {what}, and no file was written")
 
 
 def _growth_table(grown: Sequence[scaling.Growth]) -> Table:

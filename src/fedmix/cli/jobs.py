@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ import torch
 from rich.progress import TaskID
 
 from fedmix.bench.machine import cores
+from fedmix.cli.app import as_sentence
 from fedmix.cli.commands import listening
 from fedmix.cli.progress import Progress, bars
 from fedmix.errors import BadInput, ClientFailure, Collapsed, DataError, Diverged, FedmixError, Interrupted
@@ -177,6 +179,7 @@ def _work(task: str) -> None:
     """The child's part."""
     says = os.fdopen(os.dup(1), "w")  # which nothing that this process starts holds open
     os.dup2(2, 1)  # what a library prints is no message
+    warnings.formatwarning = as_sentence
     stop = Event()
     Thread(target=_obey, args=(stop,), daemon=True).start()
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from fedmix.batches import Received, Resident
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.engines.base import Engine, Work
-from fedmix.errors import BadInput, FedmixError
+from fedmix.errors import BadInput, FedmixError, FedmixWarning
 from fedmix.server import Updates
 
 SHARED_MEMORY = Path("/dev/shm")  # where Linux keeps it; small in many containers
@@ -153,7 +153,7 @@ class _Worker:
         except (EOFError, OSError):
             raise self._lost() from None
         for text in reply.said:
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, FedmixWarning, stacklevel=3)
         if reply.error is not None:
             raise reply.error
         assert self.room is not None
@@ -315,7 +315,7 @@ def _train(engine: Engine, held: Mapping[str, Any], work: Work) -> Reply:
                 held["room"].tensors[name][len(clients) : len(clients) + len(updates.clients)] = weights
             clients += updates.clients
             losses.append(updates.losses)
-    ours = [str(w.message) for w in said if "fedmix" in Path(w.filename).parts]
+    ours = [str(w.message) for w in said if issubclass(w.category, FedmixWarning)]
     return Reply(clients, torch.cat(losses).numpy(), ours)
 
 

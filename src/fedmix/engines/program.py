@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from fedmix.batches import PlanOnDevice, Received, Resident
 from fedmix.engines.rounded import keep_rounded, misrounded
+from fedmix.errors import FedmixError, FedmixWarning
 from fedmix.kernels.precision import Precision, arithmetic, current
 from fedmix.kernels.product import leave_long_products, one_tile
 from fedmix.local import local_step, rest
@@ -198,13 +199,13 @@ class _Quick:
                 with torch.cuda.graph(graph):
                     compiled(*leaves)
                 self.fast, self.kept = graph.replay, compiled  # a graph may read the constants of what it captured
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, FedmixError):
             raise
-        except (RuntimeError, torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+        except Exception as error:  # whatever a compiler meets (none there, a full disk), the plain step can be taken
             self.fast, self.works, self.rounded = None, False, []
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             said = reason if isinstance(error, _Wrong) else f"the local step could not be compiled ({reason})"
-            warnings.warn(f"{said}; going on without, more slowly", stacklevel=2)
+            warnings.warn(f"{said}; going on without, more slowly", FedmixWarning, stacklevel=2)
         finally:
             _restore(state, before)
 

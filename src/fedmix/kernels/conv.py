@@ -6,7 +6,6 @@ its derivatives: three products give gradients of any order, in forward and in r
 """
 
 from functools import reduce
-from importlib.util import find_spec
 from math import prod
 from typing import Any
 
@@ -15,16 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedmix.kernels.layout import channels_first, channels_last
-from fedmix.kernels.operators import operator
+from fedmix.kernels.operators import has_triton, operator
 from fedmix.kernels.precision import current, stored
 from fedmix.kernels.sizes import bias_parts, parts
-
-HAS_TRITON = find_spec("triton") is not None
 
 
 def conv2d(x: Tensor, w: Tensor, b: Tensor | None, pad: int, shifted: int) -> Tensor:
     """Images (B, C, H, W), zero-padded by `pad`, with filters (O, C, R, S); the bias is added to the first `shifted` of them."""
-    if not (HAS_TRITON and x.is_cuda and x.ndim == 4 and w.dtype == torch.float32):
+    if not (x.is_cuda and x.ndim == 4 and w.dtype == torch.float32 and has_triton()):
         if b is None or shifted == len(x):
             return F.conv2d(x, w, b, padding=pad)
         has_bias = torch.arange(len(x), device=x.device).view(-1, 1, 1, 1) < shifted

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from fedmix.kernels.conv import HAS_TRITON
-from fedmix.kernels.operators import operator
+from fedmix.kernels.operators import has_triton, operator
 from fedmix.kernels.precision import current
 
 
@@ -47,7 +46,7 @@ def lstm_along(pair: Tensor, w: Tensor) -> Tensor:
 
 def quick(p: Tensor, w: Tensor) -> bool:
     """Whether the kernel can take it; it has 32 hidden units to a multiprocessor, and all of a client's at once."""
-    if not (HAS_TRITON and p.is_cuda and w.dtype == p.dtype == torch.float32):
+    if not (p.is_cuda and w.dtype == p.dtype == torch.float32 and has_triton()):
         return False
     return w.shape[-1] <= 32 * torch.cuda.get_device_properties(p.device).multi_processor_count
 

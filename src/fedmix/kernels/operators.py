@@ -4,6 +4,8 @@ The tensors of an operator lead with an axis of clients; an axis that is mapped 
 """
 
 from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -26,6 +28,19 @@ def operator(plain: Callable[..., Any], shapes: Callable[..., Any], cuda: Callab
     op: Callable[..., Any] = getattr(torch.ops.fedmix, name).default
     torch.library.register_vmap(full, _over_clients(op))
     return op
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton can start kernels on this machine's GPU; it builds its driver first, for which it needs a C compiler."""
+    if find_spec("triton") is None:
+        return False
+    from triton.runtime import driver
+
+    try:
+        return driver.active is not None
+    except Exception:  # no compiler, or one without Python's headers; the plain twins go on
+        return False
 
 
 def _over_clients(op: Callable[..., Any]) -> Callable[..., Any]:

@@ -86,8 +86,8 @@ def result(spec: Experiment, tests: int, out: Path, root: Path | None) -> dict[s
         epsilon = run.execute(root=root)["epsilon"]
     except (Diverged, Collapsed) as error:
         epsilon = None
-        if spec.exchange is not None:
-            data, how = spec.build_data(root), Exchange(**spec.exchange.model_dump())
+        if how := spec.build_exchange():
+            data = spec.build_data(root)
             promised = guarantee(how, how.smallest_group(data.clients.sizes), nonnegative=nonnegative(data))
             epsilon = promised.epsilon if promised else None
         return {"epsilon": epsilon, "accuracy": None, "last": None, type(error).__name__.lower(): error.round}

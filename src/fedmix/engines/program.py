@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from fedmix.batches import PlanOnDevice, Received, Resident
 from fedmix.engines.rounded import keep_rounded, misrounded
-from fedmix.errors import FedmixError, FedmixWarning
+from fedmix.errors import FedmixError, FedmixWarning, first_line
 from fedmix.kernels.precision import Precision, arithmetic, current
 from fedmix.kernels.product import leave_long_products, one_tile
 from fedmix.local import local_step, rest
@@ -203,7 +203,7 @@ class _Quick:
             raise
         except Exception as error:  # whatever a compiler meets (none there, a full disk), the plain step can be taken
             self.fast, self.works, self.rounded = None, False, []
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             said = reason if isinstance(error, _Wrong) else f"the local step could not be compiled ({reason})"
             warnings.warn(f"{said}; going on without, more slowly", FedmixWarning, stacklevel=2)
         finally:

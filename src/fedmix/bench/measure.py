@@ -22,7 +22,7 @@ from fedmix.bench.cases import Size, Workload, federation
 from fedmix.bench.machine import cores
 from fedmix.bench.results import Record, with_speedups
 from fedmix.engines import Engine, Processes, Vectorised, Work
-from fedmix.errors import BadInput, FedmixWarning
+from fedmix.errors import BadInput, FedmixWarning, first_line
 from fedmix.federation import Federation
 from fedmix.packing import length
 from fedmix.server import Updates
@@ -237,8 +237,7 @@ class Bench:
             except BadInput:
                 raise
             except Exception as error:  # whatever it is, the other variants can be measured
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                self._note(f"{name} {algorithm} {variant} failed: {reason}")
+                self._note(f"{name} {algorithm} {variant} failed: {first_line(error)}")
                 return None
         for text in dict.fromkeys(str(w.message) for w in said if issubclass(w.category, FedmixWarning)):
             self._note(f"{name} {algorithm} {variant}: {text}")

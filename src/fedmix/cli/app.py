@@ -50,6 +50,8 @@ Seeds = Annotated[int, typer.Option(help="How many seeds, from --seed on.")]
 Seed = Annotated[int | None, typer.Option(help="The (first) seed; 0, or the file's.")]
 Data = Annotated[Path | None, typer.Option("--data", help="A folder with the hub's parquet files, instead of a download.")]
 Delta = Annotated[float, typer.Option(help="δ, well below 1 over the number of samples.")]
+Curves = Annotated[Path | None, typer.Option(help="Write the curves there.")]
+Results = Annotated[Path | None, typer.Option(help="Write the table there.")]
 Jobs = Annotated[int, typer.Option(metavar="N", help="Up to N runs at once, each a process; they share the device.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also log to TensorBoard, into each run's folder.")]
@@ -108,9 +110,9 @@ def compare(
     processes: Processes = None,
     data: Data = None,
     out: Out = Path("runs"),
-    png: Annotated[Path | None, typer.Option(help="Write the curves there.")] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write the curves there.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the table there.")] = None,
+    png: Curves = None,
+    svg: Curves = None,
+    csv: Results = None,
     html: Annotated[Path | None, typer.Option(help="Write the whole report there.")] = None,
     jobs: Jobs = 1,
     tensorboard: Board = False,
@@ -125,7 +127,7 @@ def compare(
     experiments = commands.experiments(what, listed(algorithms), rounds, seed, seeds, settings or [], engine, device, processes)
     runs = commands.runs_in(out, experiments)
     folders = commands.run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
-    commands.write_reports(folders, pictures=[p for p in (png, svg) if p], csv=csv, html=html)
+    commands.write_reports(folders, pictures=(png, svg), csv=csv, html=html)
 
 
 @app.command(epilog="Example:  fedmix reproduce main --columns cifar10 --rows fedavg,naivemix,fedmix --seeds 3 --device cuda")
@@ -148,7 +150,7 @@ def reproduce(
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or show only what is there.")] = True,
     html: Annotated[Path | None, typer.Option(help="Write the whole report there.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write the chart there (.png or .svg).")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the table there.")] = None,
+    markdown: Results = None,
     listing: Annotated[bool, typer.Option("--list", help="The tables, their runs and about how long they take here.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -217,15 +219,15 @@ def resume(
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
-    png: Annotated[Path | None, typer.Option(help="Write the curves there.")] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write the curves there.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the table there.")] = None,
+    png: Curves = None,
+    svg: Curves = None,
+    csv: Results = None,
 ) -> None:
     """Write one HTML page, which works offline, with curves, tables, clients, means and settings of these runs."""
     from fedmix.cli import commands
 
     commands.check_outputs(output, csv, pictures=(png, svg))
-    commands.write_reports(folders, pictures=[p for p in (png, svg) if p], csv=csv, html=output)
+    commands.write_reports(folders, pictures=(png, svg), csv=csv, html=output)
 
 
 @app.command(epilog="Example:  fedmix privacy --m all --clip 4 --epsilon 1 --png means.png")

@@ -271,17 +271,15 @@ def check_outputs(*paths: Path | None, pictures: Sequence[Path | None] = ()) -> 
             raise BadInput(f"{path} cannot be written: there is no folder {path.parent}; make it first")
 
 
-def write_reports(
-    folders: Sequence[Path], *, pictures: Sequence[Path] = (), csv: Path | None = None, html: Path | None = None
-) -> None:
+def write_reports(folders: Sequence[Path], *, pictures: Sequence[Path | None], csv: Path | None, html: Path | None) -> None:
     """Write what was asked for of these runs."""
-    if not (pictures or csv or html):
+    if not any((*pictures, csv, html)):
         return
     from fedmix import report
     from fedmix.report.files import write
 
     runs = report.load_runs(list(folders))
-    for picture in pictures:
+    for picture in filter(None, pictures):
         report.draw(runs, picture)
     if csv:
         write(csv, report.table(runs).csv().encode())

@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -295,13 +295,10 @@ def _compile(traced: GraphModule, leaves: list[Tensor]) -> Callable[..., Any]:
     with warnings.catch_warnings(), tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # precision is chosen, not forgotten
         # Torch 2.11 reads a padded gradient of LeNet's in another layout.
-        changed: dict[str, Any] = {"comprehensive_padding": False}
-        if hasattr(config.triton, "native_matmul"):
-            changed["triton.native_matmul"] = True  # what `leave_long_products` left to the compiler
-            choices: AbstractContextManager[Any] = one_tile()
-        else:
-            choices = nullcontext()
-        with config.patch(changed), choices:
+        changed, writes_products = {"comprehensive_padding": False}, hasattr(config.triton, "native_matmul")
+        if writes_products:
+            changed["triton.native_matmul"] = True  # those that `leave_long_products` left to the compiler
+        with config.patch(changed), one_tile() if writes_products else nullcontext():
             compiled: Callable[..., Any] = torch._inductor.compile(traced, [*leaves])
     return compiled
 

@@ -93,6 +93,27 @@ def test_everything_that_is_written_says_small(
         plotly.Figure(data=figure["data"], layout=figure["layout"])  # raises on anything it does not know
 
 
+def test_a_trend_is_drawn_as_lines(
+    tiny: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Columns of one data set and metric, three or more, share a chart: for each row ours and the paper's by column."""
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
+    page, svg = tmp_path / "it.html", tmp_path / "it.svg"
+    args = ["reproduce", "epochs", "--rows", "fedavg,fedmix", "--scale", "small", "--data", tiny, "--out", out]
+    assert fedmix(monkeypatch, *args, "--html", page, "--png", svg, "--json") == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    text = page.read_text()
+    traces = Reader(text).figures[0]["data"]
+    assert [trace["name"] for trace in traces] == ["FedAvg", "FedAvg, the paper", "FedMix", "FedMix, the paper"]
+    assert {trace["mode"] for trace in traces} == {"lines+markers"}
+    assert [trace["x"] for trace in traces] == [["E = 1", "E = 2", "E = 5", "E = 10"]] * 4
+    assert [trace["y"] for trace in traces[1::2]] == [[74.4, 73.8, 80.7, 78.9], [75.8, 81.2, 83.0, 82.5]]
+    assert [trace["y"] for trace in traces[::2]] == [[c["mean"] for c in cells[i : i + 4]] for i in (0, 4)]
+    assert text.count('class="chart wide"') == 1 + text.count("A blank cell has no samples")  # and the maps of clients
+    for label in ("E = 1", "E = 10", "FedMix", "the paper"):
+        assert label in svg.read_text()
+
+
 def test_a_diverged_run_is_a_result(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,12 @@
-"""Ours beside the paper's as charts, one for each column: a PNG or SVG file, and the first section of the HTML report."""
+"""Ours beside the paper's as charts: a PNG or SVG file, and the first section of the HTML report.
+
+Three and more columns that measure the same of the same data are a trend, drawn as lines in one chart; any other column has a
+chart of its own, with a point for each row.
+"""
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +16,59 @@ from fedmix.paper.show import both_texts, caption, order_texts, statements
 from fedmix.report import Lead
 from fedmix.report.figures import Chart
 from fedmix.report.files import write_figure
-from fedmix.report.series import COLOURS
+from fedmix.report.series import COLOURS, style
 
 OURS, THEIRS = COLOURS[0], COLOURS[1]
 NOTE = "Filled: ours, with the sample deviation over seeds. Open: the paper."
 
+Cells = Sequence[Cell]  # of one column
+
 
 def draw(comparison: Comparison, path: Path) -> None:
-    """Write a picture: a panel for each column, with a line for each row."""
+    """Write a picture with all charts side by side."""
     check_picture(path)
     from matplotlib.figure import Figure
 
-    columns = list(zip(*comparison.cells, strict=True))
-    figure = Figure(figsize=(2.5 + 2.2 * len(columns), 1.8 + 0.35 * len(comparison.cells)), layout="constrained")
-    for axes, cells in zip(figure.subplots(1, len(columns), sharey=True, squeeze=False)[0], columns, strict=True):
-        at = range(len(cells))
-        axes.errorbar(_gaps(_ours(cells)), at, xerr=_deviations(cells), fmt="o", color=OURS, label="ours", capsize=3)
-        axes.plot(_gaps(_theirs(cells)), at, "o", color=THEIRS, markerfacecolor="none", markersize=9, label="the paper")
-        axes.set_title(cells[0].column.title, fontsize=9)
-        axes.set_xlabel(cells[0].metric.title, fontsize=8)
-        axes.set_yticks(at, [cell.row.title for cell in cells])
+    drawn, rows = _charts(comparison), len(comparison.cells)
+    trends = any(len(columns) > 1 for columns in drawn)
+    size = (7.5 * len(drawn), 3.6 + 0.1 * rows) if trends else (2.5 + 2.2 * len(drawn), 1.8 + 0.35 * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    for axes, columns in zip(figure.subplots(1, len(drawn), sharey=not trends, squeeze=False)[0], drawn, strict=True):
+        (_lines if len(columns) > 1 else _points)(axes, columns)
         axes.grid(alpha=0.25)
-    axes.invert_yaxis()  # they share it
-    axes.legend(frameon=False, fontsize=8)
+    if not trends:
+        axes.invert_yaxis()  # they share it
+        axes.legend(frameon=False, fontsize=8)
     figure.suptitle("\n".join([*comparison.study.warnings, comparison.study.table.title]), fontsize=9)
     write_figure(path, figure)
+
+
+def _charts(comparison: Comparison) -> list[list[Cells]]:
+    """The columns of each chart."""
+    columns: list[Cells] = list(zip(*comparison.cells, strict=True))
+    alike = [list(some) for _, some in groupby(columns, lambda cells: (cells[0].column.preset, [c.metric for c in cells]))]
+    return [chart for some in alike for chart in ([some] if len(some) > 2 else [[cells] for cells in some])]
+
+
+def _points(axes: Any, columns: Sequence[Cells]) -> None:
+    (cells,) = columns
+    at = range(len(cells))
+    axes.errorbar(_gaps(_ours(cells)), at, xerr=_deviations(cells), fmt="o", color=OURS, label="ours", capsize=3)
+    axes.plot(_gaps(_theirs(cells)), at, "o", color=THEIRS, markerfacecolor="none", markersize=9, label="the paper")
+    axes.set_title(cells[0].column.title, fontsize=9)
+    axes.set_xlabel(cells[0].metric.title, fontsize=8)
+    axes.set_yticks(at, [cell.row.title for cell in cells])
+
+
+def _lines(axes: Any, columns: Sequence[Cells]) -> None:
+    for i, cells in enumerate(zip(*columns, strict=True)):
+        at, colour, row = range(len(cells)), style(i)[0], cells[0].row.title
+        axes.errorbar(at, _gaps(_ours(cells)), yerr=_deviations(cells), fmt="o-", color=colour, label=row, capsize=3)
+        axes.plot(at, _gaps(_theirs(cells)), "o--", color=colour, markerfacecolor="none")
+    axes.plot([], [], "o--", color="grey", markerfacecolor="none", label="the paper")
+    axes.set_xticks(range(len(columns)), [cells[0].column.title for cells in columns])
+    axes.set_ylabel(columns[0][0].metric.title, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def lead(comparison: Comparison) -> Lead:
@@ -44,12 +77,26 @@ def lead(comparison: Comparison) -> Lead:
     headers = ["ours (the paper's)", *(column.title for column in table.columns)]
     rows = [[row[0].row.title, *(both_texts(cell) for cell in row)] for row in comparison.cells]
     rows.append(["pairs in the paper's order", *order_texts(comparison)])
-    charts = [_chart(cells) for cells in zip(*comparison.cells, strict=True)]
+    charts = [_trend(columns) if len(columns) > 1 else _chart(columns[0]) for columns in _charts(comparison)]
     notes = [*statements(comparison), *comparison.notes()]
     return Lead(table.title, comparison.study.warnings, headers, rows, caption(comparison), notes, charts)
 
 
-def _chart(cells: Sequence[Cell]) -> Chart:
+def _trend(columns: Sequence[Cells]) -> Chart:
+    traces: list[dict[str, Any]] = []
+    for i, cells in enumerate(zip(*columns, strict=True)):
+        both = {"type": "scatter", "mode": "lines+markers", "x": [cell.column.title for cell in cells]}
+        colour, row = style(i)[0], cells[0].row.title
+        whiskers = {"type": "data", "array": _deviations(cells), "color": colour}
+        ours = {"name": row, "y": _ours(cells), "error_y": whiskers, "marker": {"color": colour}, "line": {"color": colour}}
+        open_ = {"marker": {"color": colour, "symbol": "circle-open"}, "line": {"color": colour, "dash": "dash"}}
+        traces += [both | ours, both | open_ | {"name": f"{row}, the paper", "y": _theirs(cells)}]
+    metric = columns[0][0].metric.title
+    layout = {"xaxis": {"type": "category", "automargin": True}, "yaxis": {"title": {"text": metric}}}
+    return Chart("Ours beside the paper's", NOTE, traces, layout, wide=True)
+
+
+def _chart(cells: Cells) -> Chart:
     both: dict[str, Any] = {"type": "scatter", "mode": "markers", "y": [cell.row.title for cell in cells]}
     whiskers = {"type": "data", "array": _deviations(cells), "color": OURS}
     ours = both | {"name": "ours", "x": _ours(cells), "error_x": whiskers, "marker": {"color": OURS, "size": 9}}
@@ -62,15 +109,15 @@ def _chart(cells: Sequence[Cell]) -> Chart:
     return Chart(cells[0].column.title, NOTE, [ours, theirs], layout, height=110 + 26 * len(cells))
 
 
-def _ours(cells: Sequence[Cell]) -> list[float | None]:
+def _ours(cells: Cells) -> list[float | None]:
     return [cell.spread.mean for cell in cells]
 
 
-def _theirs(cells: Sequence[Cell]) -> list[float | None]:
+def _theirs(cells: Cells) -> list[float | None]:
     return [cell.paper for cell in cells]
 
 
-def _deviations(cells: Sequence[Cell]) -> list[float]:
+def _deviations(cells: Cells) -> list[float]:
     return [cell.spread.deviation or 0.0 for cell in cells]
 
 

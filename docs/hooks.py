@@ -23,7 +23,8 @@ SAYS = {
     "data.least": "Clients have at least so many samples.",
     "data.cap": "Use at most so many samples of a client.",
     "data.augment": "Crop and flip training images at random.",
-    "data.partition": "`classes` (equal shards of a few classes), `random-classes`, `dirichlet` (with `alpha`) or `iid`.",
+    "data.partition": "`classes` (equal shards of a few classes), `random-classes`, `shards` (dealt out at random), "
+    "`dirichlet` (with `alpha`) or `iid`.",
     "data.samples_per_client": "Deal out only so many samples per client.",
     "data.normalise": "`standard` for mean 0 and deviation 1, or `unit` for values in [0, 1].",
     "model.initialise": "`he` for He's initial weights, `torch` for PyTorch's own.",

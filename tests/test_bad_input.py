@@ -262,7 +262,7 @@ PARTITIONS: list[tuple[str, Call]] = [
         "alpha 1e-06 left one of 12 clients with fewer than 1 samples in .* draws; use a larger alpha, fewer clients",
         lambda: partition.dirichlet(LABELS, 12, 1e-6, np.random.default_rng(0)),
     ),
-    ("no partition 'shards'; use 'classes', 'random-classes', 'dirichlet' or 'iid'", lambda: digits(partition="shards")),
+    ("no partition 'shard'; use 'classes', 'random-classes', 'shards', 'dirichlet' or 'iid'", lambda: digits(partition="shard")),
     ("partition 'dirichlet' needs `alpha`, such as 0.5", lambda: digits(partition="dirichlet")),
 ]
 

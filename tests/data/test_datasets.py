@@ -92,7 +92,9 @@ def test_cifar10_with_a_part_of_the_local_data(folders: Folders) -> None:
         assert c < b < a
 
 
-@pytest.mark.parametrize(("partition", "alpha"), [("classes", None), ("random-classes", None), ("dirichlet", 0.5), ("iid", None)])
+@pytest.mark.parametrize(
+    ("partition", "alpha"), [("classes", None), ("random-classes", None), ("shards", None), ("dirichlet", 0.5), ("iid", None)]
+)
 def test_cifar10_partitions_are_the_seeds(folders: Folders, partition: str, alpha: float | None) -> None:
     setting: dict[str, Any] = {"partition": partition, "alpha": alpha, "classes_per_client": 3, **folders}
     one, two, other = (as_sets(cifar10(12, seed=s, **setting).clients) for s in (1, 1, 2))

@@ -87,6 +87,29 @@ def test_random_classes(setting: tuple[list[int], int, int], seed: int) -> None:
         assert pieces.max() - pieces.min() <= 1
 
 
+@given(class_sizes, st.integers(1, 12), st.integers(1, 4), seeds)
+def test_shards(sizes: list[int], clients: int, per_client: int, seed: int) -> None:
+    assume(clients * per_client <= sum(sizes))
+    labels = labelled(sizes, seed)
+    rows = partition.shards(labels, clients, per_client, np.random.default_rng(seed))
+    assert_each_once(rows, len(labels))
+    assert rows.sizes.max() - rows.sizes.min() <= per_client
+    if per_client == 1:  # then the clients, in some order, are the pieces of the sorted labels
+        small, larger = divmod(len(labels), clients)
+        ends = np.cumsum([small + (s < larger) for s in range(clients)])
+        held = sorted(sorted(labels[rows[k]].tolist()) for k in range(clients))
+        assert held == sorted(piece.tolist() for piece in np.split(np.sort(labels), ends[:-1]))
+
+
+def test_shards_are_dealt_at_random() -> None:
+    """120 shards of CIFAR-10, 12 of a class: the second is of the first one's class with probability 11/119."""
+    labels = np.repeat(np.arange(10), 5004)  # 12 shards of 417
+    one_class = [
+        (shards(partition.shards(labels, 60, 2, np.random.default_rng(seed)), labels) > 0).sum(axis=1) == 1 for seed in range(40)
+    ]
+    assert np.mean(one_class) == pytest.approx(11 / 119, abs=4 * np.sqrt(11 / 119 * 108 / 119 / 2400))
+
+
 def test_random_classes_are_uniform() -> None:
     """Of 4 classes each client draws 2, so each of the 6 pairs with probability 1/6: 200 of 1,200, deviation 13."""
     labels = np.repeat(np.arange(4), 1200)
@@ -185,7 +208,7 @@ def test_subset(sizes: list[int], count: int, seed: int) -> None:
 
 def test_equal_seeds_give_equal_partitions() -> None:
     labels = np.repeat(np.arange(10), 30)
-    for how, alpha in (("classes", None), ("random-classes", None), ("dirichlet", 0.5), ("iid", None)):
+    for how, alpha in (("classes", None), ("random-classes", None), ("shards", None), ("dirichlet", 0.5), ("iid", None)):
         one, two, other = (partition.spread(labels, 12, how, 3, alpha, np.random.default_rng(s)).flat.tolist() for s in (1, 1, 2))
         assert one == two
         assert one != other
@@ -213,7 +236,10 @@ BAD: list[tuple[str, Any]] = [
     ("share of nan", lambda rng: partition.share(Ragged.of([[0]]), np.nan, rng)),
     ("cannot take 13", lambda rng: partition.subset(LABELS, 13, rng)),
     ("cannot take 0", lambda rng: partition.subset(LABELS, 0, rng)),
-    ("no partition 'shards'", lambda rng: partition.spread(LABELS, 3, "shards", 1, None, rng)),
+    ("no partition 'shard'", lambda rng: partition.spread(LABELS, 3, "shard", 1, None, rng)),
+    ("0 shards per client", lambda rng: partition.shards(LABELS, 3, 0, rng)),
+    ("5 shards per client; 12 samples of 3 clients allow 1..4", lambda rng: partition.shards(LABELS, 3, 5, rng)),
+    ("13 clients for 12 samples", lambda rng: partition.shards(LABELS, 13, 1, rng)),
     ("needs `alpha`", lambda rng: partition.spread(LABELS, 3, "dirichlet", 1, None, rng)),
     ("does not use `alpha`", lambda rng: partition.spread(LABELS, 3, "iid", 1, 0.5, rng)),
 ]

@@ -50,9 +50,9 @@ def cifar10(
 ) -> FederatedData:
     """CIFAR-10: by default 60 clients with two classes each.
 
-    `partition` is "classes" (equal shards), "random-classes", "dirichlet" (with `alpha`) or "iid". With
-    `samples_per_client`, only that many samples per client are dealt out; `local_share` is the fraction that
-    a client keeps of its own. `normalise` is "standard", or "unit" for pixels in [0, 1]. `root` is a folder
+    `partition` is "classes" (equal shards of so many), "random-classes", "shards" (dealt out at random), "dirichlet"
+    (with `alpha`) or "iid". With `samples_per_client`, only that many samples per client are dealt out; `local_share`
+    is the fraction that a client keeps of its own. `normalise` is "standard", or "unit" for pixels in [0, 1]. `root` is a folder
     with the hub's files (`fedmix.data.hub`), `cache` the one for decoded arrays.
     """
     deal = _Deal(clients, partition, classes_per_client, alpha, samples_per_client, local_share, seed)

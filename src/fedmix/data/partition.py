@@ -18,7 +18,7 @@ def spread(
     alpha: float | None,
     rng: np.random.Generator,
 ) -> Ragged:
-    """Deal rows out in the way that `how` names: "classes", "random-classes", "dirichlet" or "iid"."""
+    """Deal rows out in the way that `how` names: "classes", "random-classes", "shards", "dirichlet" or "iid"."""
     if (alpha is None) == (how == "dirichlet"):
         problem = "needs `alpha`, such as 0.5" if alpha is None else "does not use `alpha`; leave it out"
         raise BadInput(f"partition {how!r} {problem}")
@@ -28,7 +28,9 @@ def spread(
         return iid(len(labels), clients, rng)
     if how in ("classes", "random-classes"):
         return by_classes(labels, clients, classes_per_client, rng, balanced=how == "classes")
-    raise BadInput(f"no partition {how!r}; use 'classes', 'random-classes', 'dirichlet' or 'iid'")
+    if how == "shards":
+        return shards(labels, clients, classes_per_client, rng)
+    raise BadInput(f"no partition {how!r}; use 'classes', 'random-classes', 'shards', 'dirichlet' or 'iid'")
 
 
 def by_classes(labels: Array, clients: int, per_client: int, rng: np.random.Generator, *, balanced: bool = True) -> Ragged:
@@ -98,6 +100,29 @@ def _draw(sizes: Array, clients: int, per_client: int, rng: np.random.Generator)
         f"{clients} clients that draw {per_client} of {len(sizes)} classes left one out in {TRIES} draws; "
         "use more clients, more classes per client, or the balanced partition"
     )
+
+
+def shards(labels: Array, clients: int, per_client: int, rng: np.random.Generator) -> Ragged:
+    """The split of McMahan et al. 2017: samples sorted by label, cut into equal shards (within one), dealt out at random.
+
+    So a client may hold two shards of one class, and a shard may lie across the border of two.
+
+    >>> labels = np.repeat(np.arange(3), 4)
+    >>> rows = shards(labels, 3, 2, np.random.default_rng(4))
+    >>> [labels[rows[client]].tolist() for client in range(3)]
+    [[0, 0, 1, 1], [2, 2, 2, 2], [0, 0, 1, 1]]
+    """
+    _check_clients(len(labels), clients)
+    if not 1 <= per_client <= len(labels) // clients:
+        raise BadInput(
+            f"{per_client} shards per client; {len(labels)} samples of {clients} clients allow 1..{len(labels) // clients}"
+        )
+    order = rng.permutation(len(labels))
+    cut = np.array_split(order[np.argsort(labels[order], kind="stable")], clients * per_client)
+    owner = np.empty(len(labels), np.int64)
+    for client, shard in zip(rng.permutation(clients * per_client) % clients, cut, strict=True):
+        owner[shard] = client
+    return Ragged.by_owner(owner, clients)
 
 
 def dirichlet(labels: Array, clients: int, alpha: float, rng: np.random.Generator, *, least: int = 1) -> Ragged:

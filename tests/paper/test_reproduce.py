@@ -66,6 +66,20 @@ def test_local_accuracy_is_that_of_the_clients_own_samples(
     assert cells["large-mean"]["mean"] is None
 
 
+def test_client_sizes_are_those_of_every_seed(
+    tiny: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each seed draws its own writers."""
+    args = ["reproduce", "main", "--rows", "fedavg", "--columns", "femnist", "--seeds", "3", "--scale", "small", "--json"]
+    assert fedmix(monkeypatch, *args, "--data", tiny, "--out", out) == 0
+    said = json.loads(capsys.readouterr().out)
+    sizes = [json.loads((out / r["run"] / "clients.json").read_text())["sizes"] for r in said["cells"][0]["results"]]
+    assert len({(min(each), max(each)) for each in sizes}) > 1
+    every = [size for each in sizes for size in each]
+    told = f"{min(every)} to {max(every)} training samples (mean {sum(every) / len(every):.0f})"
+    assert f"femnist: 3 clients, drawn anew by each of 3 seeds, with {told}." in said["notes"]
+
+
 def test_everything_that_is_written_says_small(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

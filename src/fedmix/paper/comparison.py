@@ -12,7 +12,7 @@ from fedmix.paper.base import Part
 from fedmix.paper.metrics import ACCURACY, Metric, Protocol
 from fedmix.paper.outcome import Fate, Outcome, outcome
 from fedmix.paper.study import Study
-from fedmix.report.load import Clients
+from fedmix.report.metrics import Array
 from fedmix.report.results import Spread
 
 FEMNIST = (
@@ -125,12 +125,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A study's cells by row, in the order of its columns."""
+    """A study's cells by row, in the order of its columns; `clients` are the sizes of a natural data set's, by seed."""
 
     study: Study
     protocol: Protocol
     cells: tuple[tuple[Cell, ...], ...]
-    clients: tuple[tuple[str, Clients], ...]
+    clients: tuple[tuple[str, list[Array]], ...]
 
     def order(self, column: int) -> tuple[int, int]:
         """Of the pairs of rows of one data set that the paper tells apart: how many are in its order, and how many we have."""
@@ -157,9 +157,11 @@ class Comparison:
     def notes(self) -> list[str]:
         """What has to be said with the numbers: the data's biases, and the table's notes."""
         said = list(self.study.table.notes)
-        for name, clients in self.clients:
-            few, many, mean = clients.sizes.min(), clients.sizes.max(), clients.sizes.mean()
-            said.append(f"{name}: {len(clients.sizes)} clients with {few:.0f} to {many:.0f} training samples (mean {mean:.0f}).")
+        for name, sizes in self.clients:
+            number, each = len(sizes[0]), np.concatenate(sizes)
+            drawn = f", drawn anew by each of {len(sizes)} seeds," if len(sizes) > 1 else ""
+            few, many, mean = each.min(), each.max(), each.mean()
+            said.append(f"{name}: {number} clients{drawn} with {few:.0f} to {many:.0f} training samples (mean {mean:.0f}).")
         return [*said, *([FEMNIST] if self.uses("femnist") else [])]
 
     def uses(self, data: str) -> bool:
@@ -194,11 +196,11 @@ def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
     return Comparison(study, protocol, cells, _natural_clients(list(seen.values())))
 
 
-def _natural_clients(outcomes: Sequence[Outcome]) -> tuple[tuple[str, Clients], ...]:
-    """One run's clients for each data set that comes with its owners: whose data it is depends on the files at hand."""
-    found: dict[str, Clients] = {}
+def _natural_clients(outcomes: Sequence[Outcome]) -> tuple[tuple[str, list[Array]], ...]:
+    """The sizes of the clients of data that come with their owners, by seed: whose data it is depends on the files at hand."""
+    found: dict[str, dict[str, Array]] = {}
     for one in outcomes:
         name = one.record.settings["data.name"] if one.record else ""
         if name in ("femnist", "shakespeare") and one.record and one.record.clients:
-            found.setdefault(name, one.record.clients)
-    return tuple(found.items())
+            found.setdefault(name, {}).setdefault(one.record.seed, one.record.clients.sizes)
+    return tuple((name, list(by_seed.values())) for name, by_seed in found.items())

@@ -28,7 +28,7 @@ def cell(
 
 
 def comparison(*cells: Cell) -> Comparison:
-    return Comparison(Study(TABLES["epochs"]), "last", tuple((c,) for c in cells), ())
+    return Comparison(Study(TABLES["epochs"]), "last", tuple((c,) for c in cells))
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,10 @@ def test_every_table_runs(
         unknown = cell["column"].startswith(("memory", "medium", "large"))  # no GPU, and no clients of such sizes
         assert (result["value"] is None) == (result["never"] or unknown)
     assert ("328 complete LEAF writers" in first) == any(e.data.name == "femnist" for e in table.experiments())
+    told, runs = " ".join(said["notes"]), {cell["results"][0]["run"] for cell in said["cells"]}
+    assert {run for run in runs if run in told} == {
+        run for run in runs if "warning" in json.loads((out / run / "summary.json").read_text())
+    }
 
     stamps = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
     assert fedmix(monkeypatch, *args) == 0

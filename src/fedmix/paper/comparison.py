@@ -125,12 +125,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A study's cells by row, in the order of its columns; `clients` are the sizes of a natural data set's, by seed."""
+    """A study's cells by row, in the order of its columns.
+
+    `clients` are the sizes of a natural data set's clients, by seed; `guessing` the runs that ended without having learned.
+    """
 
     study: Study
     protocol: Protocol
     cells: tuple[tuple[Cell, ...], ...]
-    clients: tuple[tuple[str, list[Array]], ...]
+    clients: tuple[tuple[str, list[Array]], ...] = ()
+    guessing: tuple[str, ...] = ()
 
     def order(self, column: int) -> tuple[int, int]:
         """Of the pairs of rows of one data set that the paper tells apart: how many are in its order, and how many we have."""
@@ -155,14 +159,18 @@ class Comparison:
         ]
 
     def notes(self) -> list[str]:
-        """What has to be said with the numbers: the data's biases, and the table's notes."""
+        """What has to be said with the numbers: the table's notes, the data's biases, and which runs never learned."""
         said = list(self.study.table.notes)
         for name, sizes in self.clients:
             number, each = len(sizes[0]), np.concatenate(sizes)
             drawn = f", drawn anew by each of {len(sizes)} seeds," if len(sizes) > 1 else ""
             few, many, mean = each.min(), each.max(), each.mean()
             said.append(f"{name}: {number} clients{drawn} with {few:.0f} to {many:.0f} training samples (mean {mean:.0f}).")
-        return [*said, *([FEMNIST] if self.uses("femnist") else [])]
+        if self.uses("femnist"):
+            said.append(FEMNIST)
+        if self.guessing:
+            said.append(f"Hardly better than a guess, as 'warning' in their summary.json says: {', '.join(self.guessing)}.")
+        return said
 
     def uses(self, data: str) -> bool:
         """Whether a cell is about that data set."""
@@ -193,7 +201,8 @@ def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
         return Cell(row, column, metric, table.number(row.name, column.name), results)
 
     cells = tuple(tuple(cell(row, column) for column in table.columns) for row in table.rows)
-    return Comparison(study, protocol, cells, _natural_clients(list(seen.values())))
+    guessing = tuple(name for name, found in seen.items() if found.guesses)
+    return Comparison(study, protocol, cells, _natural_clients(list(seen.values())), guessing)
 
 
 def _natural_clients(outcomes: Sequence[Outcome]) -> tuple[tuple[str, list[Array]], ...]:

@@ -1,11 +1,13 @@
 """What is said of results: by hand."""
 
 import math
+from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
-from fedmix.paper import TABLES, Part
-from fedmix.paper.comparison import Cell, Comparison, Difference, Result
+from fedmix.paper import TABLES, Part, picture
+from fedmix.paper.comparison import Cell, Comparison, Difference, Result, compare
 from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric
 from fedmix.paper.outcome import Fate
 from fedmix.paper.study import Study
@@ -108,3 +110,19 @@ def test_only_rows_that_ran_are_compared() -> None:
     fedavg = cell([80.0], name="fedavg")
     assert [d.second.row.name for d in comparison(cell([81.0]), fedavg).differences()] == ["fedavg"]
     assert not comparison(cell([NAN]), fedavg).differences()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_picture_holds_all_that_it_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside a single column, and where settings were changed."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(picture, "write_figure", lambda _, figure: drawn.append(figure))
+    study = Study(TABLES[name], scale="small", changes={"training.momentum": 0.5, "training.weight_decay": 1e-5})
+    picture.draw(compare(study, tmp_path), tmp_path / "it.png")
+    [figure] = drawn
+    figure.draw_without_rendering()
+    title = figure.get_suptitle()
+    assert title.replace("\n", " ") == " ".join([*study.warnings, study.table.title])
+    box = figure._suptitle.get_window_extent()  # type: ignore[attr-defined]
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    assert 0 <= box.y0 < box.y1 <= figure.bbox.height

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from fedmix.files import check_picture
@@ -14,6 +15,7 @@ from fedmix.report.files import write_figure
 from fedmix.report.series import COLOURS
 
 OURS, THEIRS = COLOURS[0], COLOURS[1]
+LETTERS = 13  # of a picture's title to the inch
 NOTE = "Filled: ours, with the sample deviation over seeds. Open: the paper."
 
 
@@ -23,7 +25,8 @@ def draw(comparison: Comparison, path: Path) -> None:
     from matplotlib.figure import Figure
 
     columns = list(zip(*comparison.cells, strict=True))
-    figure = Figure(figsize=(2.5 + 2.2 * len(columns), 1.8 + 0.35 * len(comparison.cells)), layout="constrained")
+    width = 2.5 + 2.2 * len(columns)
+    figure = Figure(figsize=(width, 2 + 0.35 * len(comparison.cells)), layout="constrained")
     for axes, cells in zip(figure.subplots(1, len(columns), sharey=True, squeeze=False)[0], columns, strict=True):
         at = range(len(cells))
         axes.errorbar(_gaps(_ours(cells)), at, xerr=_deviations(cells), fmt="o", color=OURS, label="ours", capsize=3)
@@ -33,8 +36,9 @@ def draw(comparison: Comparison, path: Path) -> None:
         axes.set_yticks(at, [cell.row.title for cell in cells])
         axes.grid(alpha=0.25)
     axes.invert_yaxis()  # they share it
-    axes.legend(frameon=False, fontsize=8)
-    figure.suptitle("\n".join([*comparison.study.warnings, comparison.study.table.title]), fontsize=9)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False, fontsize=8)
+    said = [*comparison.study.warnings, comparison.study.table.title]
+    figure.suptitle("\n".join(fill(line, int(LETTERS * width)) for line in said), fontsize=9)
     write_figure(path, figure)
 
 

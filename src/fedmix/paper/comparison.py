@@ -54,14 +54,15 @@ class Cell:
 
     def text(self) -> str:
         """`81.2 ± 0.4`, with what befell the other seeds."""
-        known = [r.value for r in self.results if math.isfinite(r.value)]
-        fates, never = self._fates(), sum(math.isinf(r.value) for r in self.results)
-        if not known:
-            return "; ".join(fates) if fates else "never" if never else "–"
-        others = [f"{count} {fate}" for fate, count in fates.items()] + [f"{never} never"] * bool(never)
-        missing = len(self.results) - len(known) - sum(fates.values()) - never
-        others += [f"{missing} not run"] * bool(missing)
-        return self.spread.text(decimals=self.metric.decimals) + (f" ({'; '.join(others)})" if others else "")
+        known = sum(math.isfinite(r.value) for r in self.results)
+        others = self._fates() | {"never": sum(math.isinf(r.value) for r in self.results)}
+        others["not run"] = len(self.results) - known - sum(others.values())
+        told = [(fate, count) for fate, count in others.items() if count]
+        counted = "; ".join(f"{count} {fate}" for fate, count in told)
+        if known:
+            return self.spread.text(decimals=self.metric.decimals) + (f" ({counted})" if told else "")
+        [(fate, _), *more] = told
+        return counted if more else "–" if fate == "not run" else fate
 
     def _fates(self) -> dict[str, int]:
         """How seeds were lost, such as `diverged in rounds 2, 7`, and how many were."""

@@ -19,7 +19,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -390,7 +390,7 @@ def _json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
 
 @contextmanager
 def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
-    """Keep other processes out of a folder."""
+    """Keep other processes out of a folder; one in which nothing was begun is removed again."""
     path = folder / name
     refuse_link(path)
     with path.open("a") as lock:
@@ -398,7 +398,13 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise BadInput(f"another process is running in {folder}; wait for it or stop it first") from None
-        yield
+        try:
+            yield
+        finally:
+            if list(folder.iterdir()) == [path]:
+                with suppress(OSError):  # another process came
+                    path.unlink()
+                    folder.rmdir()
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """What is said of results: by hand."""
 
 import math
+from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
-from fedmix.paper import TABLES, Part
-from fedmix.paper.comparison import Cell, Comparison, Difference, Result
+from fedmix.paper import TABLES, Part, picture
+from fedmix.paper.comparison import Cell, Comparison, Difference, Result, compare
 from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric
 from fedmix.paper.outcome import Fate
 from fedmix.paper.study import Study
@@ -28,7 +30,7 @@ def cell(
 
 
 def comparison(*cells: Cell) -> Comparison:
-    return Comparison(Study(TABLES["epochs"]), "last", tuple((c,) for c in cells), ())
+    return Comparison(Study(TABLES["epochs"]), "last", tuple((c,) for c in cells))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,10 @@ def comparison(*cells: Cell) -> Comparison:
         (cell([NAN, NAN]), "–"),
         (cell([NAN, NAN], diverged={0: 2, 1: 7}), "diverged in rounds 2, 7"),
         (cell([NAN, 50.0, NAN], diverged={0: 2}), "50.0 (1 diverged in round 2; 1 not run)"),
-        (cell([NAN, NAN], diverged={0: 2}, collapsed={1: 60}), "diverged in round 2; collapsed in round 60"),
+        (cell([NAN, NAN], diverged={0: 2}, collapsed={1: 60}), "1 diverged in round 2; 1 collapsed in round 60"),
+        (cell([NAN, NAN, NAN], diverged={0: 2}), "1 diverged in round 2; 2 not run"),
+        (cell([NAN, math.inf, NAN], diverged={0: 1, 2: 3}, metric=ROUNDS), "2 diverged in rounds 1, 3; 1 never"),
+        (cell([math.inf, NAN], metric=ROUNDS), "1 never; 1 not run"),
         (cell([NAN, 50.0, NAN], collapsed={0: 60, 2: 60}), "50.0 (2 collapsed in round 60)"),
         (cell([math.inf, math.inf], metric=ROUNDS), "never"),
         (cell([math.inf, 30.0, 40.0], metric=ROUNDS), "35 ± 7 (1 never)"),
@@ -108,3 +113,19 @@ def test_only_rows_that_ran_are_compared() -> None:
     fedavg = cell([80.0], name="fedavg")
     assert [d.second.row.name for d in comparison(cell([81.0]), fedavg).differences()] == ["fedavg"]
     assert not comparison(cell([NAN]), fedavg).differences()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_picture_holds_all_that_it_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside a single column, and where settings were changed."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(picture, "write_figure", lambda _, figure: drawn.append(figure))
+    study = Study(TABLES[name], scale="small", changes={"training.momentum": 0.5, "training.weight_decay": 1e-5})
+    picture.draw(compare(study, tmp_path), tmp_path / "it.png")
+    [figure] = drawn
+    figure.draw_without_rendering()
+    title = figure.get_suptitle()
+    assert title.replace("\n", " ") == " ".join([*study.warnings, study.table.title])
+    box = figure._suptitle.get_window_extent()  # type: ignore[attr-defined]
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    assert 0 <= box.y0 < box.y1 <= figure.bbox.height

@@ -42,6 +42,10 @@ def test_every_table_runs(
         unknown = cell["column"].startswith(("memory", "medium", "large"))  # no GPU, and no clients of such sizes
         assert (result["value"] is None) == (result["never"] or unknown)
     assert ("328 complete LEAF writers" in first) == any(e.data.name == "femnist" for e in table.experiments())
+    told, runs = " ".join(said["notes"]), {cell["results"][0]["run"] for cell in said["cells"]}
+    assert {run for run in runs if run in told} == {
+        run for run in runs if "warning" in json.loads((out / run / "summary.json").read_text())
+    }
 
     stamps = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
     assert fedmix(monkeypatch, *args) == 0
@@ -64,6 +68,20 @@ def test_local_accuracy_is_that_of_the_clients_own_samples(
     assert cells["small-mean"]["mean"] == pytest.approx(100 * clients.mean())
     assert cells["small-std"]["mean"] == pytest.approx(100 * clients.std())
     assert cells["large-mean"]["mean"] is None
+
+
+def test_client_sizes_are_those_of_every_seed(
+    tiny: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each seed draws its own writers."""
+    args = ["reproduce", "main", "--rows", "fedavg", "--columns", "femnist", "--seeds", "3", "--scale", "small", "--json"]
+    assert fedmix(monkeypatch, *args, "--data", tiny, "--out", out) == 0
+    said = json.loads(capsys.readouterr().out)
+    sizes = [json.loads((out / r["run"] / "clients.json").read_text())["sizes"] for r in said["cells"][0]["results"]]
+    assert len({(min(each), max(each)) for each in sizes}) > 1
+    every = [size for each in sizes for size in each]
+    told = f"{min(every)} to {max(every)} training samples (mean {sum(every) / len(every):.0f})"
+    assert f"femnist: 3 clients, drawn anew by each of 3 seeds, with {told}." in said["notes"]
 
 
 def test_everything_that_is_written_says_small(
@@ -220,6 +238,7 @@ def test_bad_input_is_one_sentence(
     assert err.startswith("fedmix: ")
     assert said in err
     assert len(err.strip().splitlines()) == 1
+    assert not [path for path in tmp_path.rglob("*") if path.name != "runs"]
 
 
 def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

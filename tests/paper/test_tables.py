@@ -110,6 +110,8 @@ def test_changes_are_laid_over_every_experiment_that_has_them() -> None:
     assert {e.algorithm for e in found} == {"fedavg", "fedmix-logits"}
     assert {getattr(e.data, "augment", None) for e in found} == {False, None}
     assert study.warnings == ["CHANGED SETTINGS: data.augment=False, objective.expand=logits, training.momentum=0.0"]
+    assert not Study(MAIN, changes={"engine.device": "cuda", "engine.processes": 2}).warnings
+    assert Study(MAIN, changes={"engine.precision": "bf16"}).warnings == ["CHANGED SETTINGS: engine.precision=bf16"]
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,9 @@ def test_changes_are_laid_over_every_experiment_that_has_them() -> None:
         ({"data.augmentation": True}, "data.augmentation=True is not a setting; did you mean augment"),
         ({"objective.name": "fedmix"}, "objective.name cannot be set for a table"),
         ({"seed": 3}, "seed cannot be set for a table"),
+        ({"objective.lam": 0.2}, "objective.lam=0.2 cannot be set for localmix .settings: LocalMix.*; choose other rows"),
+        ({"objective.lam": 2.0}, "^settings: FedMix: lam=2.0 is outside"),
+        ({"training.momentum": 2.0}, "^settings: training.momentum=2.0 is outside"),
     ],
 )
 def test_changes_that_cannot_be(changes: dict[str, object], said: str) -> None:

@@ -12,7 +12,7 @@ from fedmix.paper.base import Part
 from fedmix.paper.metrics import ACCURACY, Metric, Protocol
 from fedmix.paper.outcome import Fate, Outcome, outcome
 from fedmix.paper.study import Study
-from fedmix.report.load import Clients
+from fedmix.report.metrics import Array
 from fedmix.report.results import Spread
 
 FEMNIST = (
@@ -54,14 +54,15 @@ class Cell:
 
     def text(self) -> str:
         """`81.2 ± 0.4`, with what befell the other seeds."""
-        known = [r.value for r in self.results if math.isfinite(r.value)]
-        fates, never = self._fates(), sum(math.isinf(r.value) for r in self.results)
-        if not known:
-            return "; ".join(fates) if fates else "never" if never else "–"
-        others = [f"{count} {fate}" for fate, count in fates.items()] + [f"{never} never"] * bool(never)
-        missing = len(self.results) - len(known) - sum(fates.values()) - never
-        others += [f"{missing} not run"] * bool(missing)
-        return self.spread.text(decimals=self.metric.decimals) + (f" ({'; '.join(others)})" if others else "")
+        known = sum(math.isfinite(r.value) for r in self.results)
+        others = self._fates() | {"never": sum(math.isinf(r.value) for r in self.results)}
+        others["not run"] = len(self.results) - known - sum(others.values())
+        told = [(fate, count) for fate, count in others.items() if count]
+        counted = "; ".join(f"{count} {fate}" for fate, count in told)
+        if known:
+            return self.spread.text(decimals=self.metric.decimals) + (f" ({counted})" if told else "")
+        [(fate, _), *more] = told
+        return counted if more else "–" if fate == "not run" else fate
 
     def _fates(self) -> dict[str, int]:
         """How seeds were lost, such as `diverged in rounds 2, 7`, and how many were."""
@@ -125,12 +126,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A study's cells by row, in the order of its columns."""
+    """A study's cells by row, in the order of its columns.
+
+    `clients` are the sizes of a natural data set's clients, by seed; `guessing` the runs that ended without having learned.
+    """
 
     study: Study
     protocol: Protocol
     cells: tuple[tuple[Cell, ...], ...]
-    clients: tuple[tuple[str, Clients], ...]
+    clients: tuple[tuple[str, list[Array]], ...] = ()
+    guessing: tuple[str, ...] = ()
 
     def order(self, column: int) -> tuple[int, int]:
         """Of the pairs of rows of one data set that the paper tells apart: how many are in its order, and how many we have."""
@@ -155,12 +160,18 @@ class Comparison:
         ]
 
     def notes(self) -> list[str]:
-        """What has to be said with the numbers: the data's biases, and the table's notes."""
+        """What has to be said with the numbers: the table's notes, the data's biases, and which runs never learned."""
         said = list(self.study.table.notes)
-        for name, clients in self.clients:
-            few, many, mean = clients.sizes.min(), clients.sizes.max(), clients.sizes.mean()
-            said.append(f"{name}: {len(clients.sizes)} clients with {few:.0f} to {many:.0f} training samples (mean {mean:.0f}).")
-        return [*said, *([FEMNIST] if self.uses("femnist") else [])]
+        for name, sizes in self.clients:
+            number, each = len(sizes[0]), np.concatenate(sizes)
+            drawn = f", drawn anew by each of {len(sizes)} seeds," if len(sizes) > 1 else ""
+            few, many, mean = each.min(), each.max(), each.mean()
+            said.append(f"{name}: {number} clients{drawn} with {few:.0f} to {many:.0f} training samples (mean {mean:.0f}).")
+        if self.uses("femnist"):
+            said.append(FEMNIST)
+        if self.guessing:
+            said.append(f"Hardly better than a guess, as 'warning' in their summary.json says: {', '.join(self.guessing)}.")
+        return said
 
     def uses(self, data: str) -> bool:
         """Whether a cell is about that data set."""
@@ -191,14 +202,15 @@ def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
         return Cell(row, column, metric, table.number(row.name, column.name), results)
 
     cells = tuple(tuple(cell(row, column) for column in table.columns) for row in table.rows)
-    return Comparison(study, protocol, cells, _natural_clients(list(seen.values())))
+    guessing = tuple(name for name, found in seen.items() if found.guesses)
+    return Comparison(study, protocol, cells, _natural_clients(list(seen.values())), guessing)
 
 
-def _natural_clients(outcomes: Sequence[Outcome]) -> tuple[tuple[str, Clients], ...]:
-    """One run's clients for each data set that comes with its owners: whose data it is depends on the files at hand."""
-    found: dict[str, Clients] = {}
+def _natural_clients(outcomes: Sequence[Outcome]) -> tuple[tuple[str, list[Array]], ...]:
+    """The sizes of the clients of data that come with their owners, by seed: whose data it is depends on the files at hand."""
+    found: dict[str, dict[str, Array]] = {}
     for one in outcomes:
         name = one.record.settings["data.name"] if one.record else ""
         if name in ("femnist", "shakespeare") and one.record and one.record.clients:
-            found.setdefault(name, one.record.clients)
-    return tuple(found.items())
+            found.setdefault(name, {}).setdefault(one.record.seed, one.record.clients.sizes)
+    return tuple((name, list(by_seed.values())) for name, by_seed in found.items())

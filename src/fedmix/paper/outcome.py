@@ -23,9 +23,10 @@ class Fate(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The record of a finished run, or how a run was lost, or neither."""
+    """The record of a finished run, and whether its model only guesses; or how a run was lost; or neither."""
 
     record: RunRecord | None = None
+    guesses: bool = False
     fate: Fate | None = None
 
 
@@ -33,7 +34,7 @@ def outcome(experiment: Experiment, out: Path) -> Outcome:
     """What a run's folder says. A run that was lost once would be so again, so that counts as its result."""
     run = Run(experiment, out / experiment.id)
     if (summary := run.summary) is not None and summary.get("rounds") == experiment.rounds:
-        return Outcome(record=load(run.folder))
+        return Outcome(load(run.folder), guesses="warning" in summary)
     failure = run.folder / FILE
     if failure.is_file():
         with taken_from(failure):

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from fedmix.files import check_picture
@@ -19,6 +20,7 @@ from fedmix.report.files import write_figure
 from fedmix.report.series import COLOURS, style
 
 OURS, THEIRS = COLOURS[0], COLOURS[1]
+LETTERS = 13  # of a picture's title to the inch
 NOTE = "Filled: ours, with the sample deviation over seeds. Open: the paper."
 
 Cells = Sequence[Cell]  # of one column
@@ -31,15 +33,16 @@ def draw(comparison: Comparison, path: Path) -> None:
 
     drawn, rows = _charts(comparison), len(comparison.cells)
     trends = any(len(columns) > 1 for columns in drawn)
-    size = (7.5 * len(drawn), 3.6 + 0.1 * rows) if trends else (2.5 + 2.2 * len(drawn), 1.8 + 0.35 * rows)
-    figure = Figure(figsize=size, layout="constrained")
+    width, height = (7.5 * len(drawn), 3.6 + 0.1 * rows) if trends else (2.5 + 2.2 * len(drawn), 2 + 0.35 * rows)
+    figure = Figure(figsize=(width, height), layout="constrained")
     for axes, columns in zip(figure.subplots(1, len(drawn), sharey=not trends, squeeze=False)[0], drawn, strict=True):
         (_lines if len(columns) > 1 else _points)(axes, columns)
         axes.grid(alpha=0.25)
     if not trends:
         axes.invert_yaxis()  # they share it
-        axes.legend(frameon=False, fontsize=8)
-    figure.suptitle("\n".join([*comparison.study.warnings, comparison.study.table.title]), fontsize=9)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False, fontsize=8)
+    said = [*comparison.study.warnings, comparison.study.table.title]
+    figure.suptitle("\n".join(fill(line, int(LETTERS * width)) for line in said), fontsize=9)
     write_figure(path, figure)
 
 

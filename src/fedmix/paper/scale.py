@@ -23,7 +23,7 @@ VGG = {"data.samples_per_client": 60, "model.widths": (8, 16, 16, 32, 32, 32), "
 SMALL = {
     "cifar10": Small(10, 3, 1, VGG),
     "cifar100": Small(5, 3, 1, VGG),
-    "femnist": Small(10, 3, 3, {"data.local_share": 0.34, "training.epochs": 2, "engine.compile": False}),
+    "femnist": Small(10, 3, 3, {"data.local_share": 0.34, "engine.compile": False}),
     "shakespeare": Small(5, 10, 1, {"data.cap": 150, "model.hidden": 32}),
 }
 

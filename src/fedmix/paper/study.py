@@ -1,6 +1,6 @@
 """A table to be run: which experiments, for which seeds, at which scale, with which settings changed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,8 +28,7 @@ class Study:
                 raise BadInput(f"{path} cannot be set for a table, which has its own; use --seed, --rows and --columns")
             if path in self.table.varied:
                 raise BadInput(f"{path} cannot be set for table {self.table.name}, which varies it; choose its rows and columns")
-            one = next((e for e in experiments if e.takes(path)), experiments[-1])
-            one.with_settings({path: value})  # which says what is wrong with it, if anything is
+            _try(path, value, [e for e in experiments if e.takes(path)] or experiments[-1:])
 
     def experiment(self, row: str, column: str, seed: int) -> Experiment:
         """The experiment of a cell."""
@@ -45,5 +44,26 @@ class Study:
     @property
     def warnings(self) -> list[str]:
         """What sets these experiments apart from the paper's: to be said in every output."""
-        changed = ", ".join(f"{path}={value}" for path, value in self.changes.items() if not path.startswith("engine."))
+        changed = ", ".join(f"{path}={value}" for path, value in self.changes.items() if _matters(path))
         return [*([WARNING] if self.scale == "small" else []), *([f"CHANGED SETTINGS: {changed}"] if changed else [])]
+
+
+def _try(path: str, value: Any, experiments: Sequence[Experiment]) -> None:
+    """Refuse a change that some of the experiments do not take."""
+    refused: dict[str, BadInput] = {}
+    for experiment in experiments:
+        try:
+            experiment.with_settings({path: value})
+        except BadInput as error:
+            refused.setdefault(experiment.algorithm, error)
+    if not refused:
+        return
+    *_, why = refused.values()
+    if len(refused) == len({experiment.algorithm for experiment in experiments}):
+        raise why
+    raise BadInput(f"{path}={value} cannot be set for {', '.join(refused)} ({why}); choose other rows with --rows")
+
+
+def _matters(path: str) -> bool:
+    """Whether a setting changes what is computed, and not only where."""
+    return path == "engine.precision" or not path.startswith("engine.")

@@ -254,6 +254,8 @@ def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert tables["all"]["runs"] < sum(table["runs"] for name, table in tables.items() if name != "all")
     assert fedmix(monkeypatch, "reproduce", "--list") == 0
     assert re.search(r"main +Test accuracy .* 27 ", capsys.readouterr().out)
+    assert fedmix(monkeypatch, "reproduce", "cost", "--list", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["tables"] == {"cost": tables["cost"]}
 
 
 def test_a_step_can_be_measured() -> None:

@@ -135,11 +135,13 @@ def reproduce(
     table: Annotated[str | None, typer.Argument(help="A table or figure of the paper; --list shows them.")] = None,
     rows: Annotated[str | None, typer.Option(help="Only these rows, such as fedavg,fedmix.")] = None,
     columns: Annotated[str | None, typer.Option(help="Only these columns, by name or by data set, such as cifar10.")] = None,
-    seed: Seed = None,
+    seed: Annotated[int, typer.Option(help="The (first) seed.")] = 0,
     seeds: Seeds = 1,
     rounds: Rounds = None,
     scale: Annotated[str, typer.Option(help="paper, or small: minutes on a laptop, and not comparable.")] = "paper",
-    settings: Set = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of all its experiments, by dotted path.")
+    ] = None,
     score: Annotated[str, typer.Option(help="Which accuracy: last, best or last-ten.")] = "last",
     engine: Engine = None,
     device: Device = None,
@@ -151,7 +153,9 @@ def reproduce(
     html: Annotated[Path | None, typer.Option(help="Write the whole report there.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write the chart there (.png or .svg).")] = None,
     markdown: Results = None,
-    listing: Annotated[bool, typer.Option("--list", help="The tables, their runs and about how long they take here.")] = False,
+    listing: Annotated[
+        bool, typer.Option("--list", help="The tables, or the one given, their runs and about how long they take here.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -160,11 +164,11 @@ def reproduce(
     from fedmix.cli import reproduce as reproducing
 
     if listing:
-        reproducing.list_tables(device or "cpu", as_json=as_json)
+        reproducing.list_tables(table, device or "cpu", as_json=as_json)
         return
     commands.check_outputs(html, markdown, pictures=(png,))
     fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
-    study = reproducing.study(table, rows, columns, seed or 0, seeds, scale, settings or [], fixed)
+    study = reproducing.study(table, rows, columns, seed, seeds, scale, settings or [], fixed)
     reproducing.reproduce(
         study, out, data, score=score, run=run, html=html, png=png, markdown=markdown, quiet=quiet, as_json=as_json, jobs=jobs
     )

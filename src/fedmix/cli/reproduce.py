@@ -108,8 +108,8 @@ def _write(comparison: Comparison, out: Path, html: Path | None, png: Path | Non
     tell_written(markdown, png, html)
 
 
-def list_tables(device: str, *, as_json: bool) -> None:
-    """Every table with its number of runs and how long they would take on this machine."""
+def list_tables(table: str | None, device: str, *, as_json: bool) -> None:
+    """Every table, or one, with its number of runs and how long they would take on this machine."""
     from fedmix.paper.estimate import HOW, duration, measure, seconds
 
     @cache
@@ -118,10 +118,11 @@ def list_tables(device: str, *, as_json: bool) -> None:
             console().print(f"measuring a local step of {name}, {'FedMix' if fedmix else 'FedAvg'}")
         return measure(name, fedmix, device)
 
-    tables = [table.select(None, None) for table in TABLES.values()]
-    every = {e.id: e for table in tables for e in table.experiments()}
+    tables = [t.select(None, None) for t in ([named(table)] if table else TABLES.values())]
     lines = [(t.name, t.title, list(t.experiments())) for t in tables]
-    lines.append(("all", "Every table; shared runs are run once", list(every.values())))
+    if not table:
+        every = {e.id: e for t in tables for e in t.experiments()}
+        lines.append(("all", "Every table; shared runs are run once", list(every.values())))
     how = HOW.format(device=device)
     if as_json:
         listed = {name: {"title": title, "runs": len(e), "seconds": round(seconds(e, step))} for name, title, e in lines}

@@ -15,7 +15,7 @@ SAYS = {
     "target": "The score to count rounds to, such as 0.9.",
     "seed": "Deals the data out, initialises the model, chooses clients and draws batches.",
     "data.clients": "N, the number of clients.",
-    "data.classes_per_client": "How many classes each client holds, where the partition goes by classes.",
+    "data.classes_per_client": "How many classes (or `shards`) each client holds, where the partition goes by them.",
     "data.alpha": "How even a Dirichlet partition is: large is even, small is not.",
     "data.local_share": "The share of its samples that each client keeps, above 0 and at most 1.",
     "data.test_share": "The share of samples that is held out for the test.",

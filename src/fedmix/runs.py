@@ -401,8 +401,8 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
         try:
             yield
         finally:
-            if list(folder.iterdir()) == [path]:
-                with suppress(OSError):  # another process came
+            with suppress(OSError):  # another process came, or the folder went
+                if list(folder.iterdir()) == [path]:
                     path.unlink()
                     folder.rmdir()
 

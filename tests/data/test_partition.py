@@ -238,7 +238,7 @@ BAD: list[tuple[str, Any]] = [
     ("cannot take 0", lambda rng: partition.subset(LABELS, 0, rng)),
     ("no partition 'shard'", lambda rng: partition.spread(LABELS, 3, "shard", 1, None, rng)),
     ("0 shards per client", lambda rng: partition.shards(LABELS, 3, 0, rng)),
-    ("5 shards per client; 12 samples of 3 clients allow 1..4", lambda rng: partition.shards(LABELS, 3, 5, rng)),
+    ("5 shards per client; 12 samples for 3 clients allow 1..4", lambda rng: partition.shards(LABELS, 3, 5, rng)),
     ("13 clients for 12 samples", lambda rng: partition.shards(LABELS, 13, 1, rng)),
     ("needs `alpha`", lambda rng: partition.spread(LABELS, 3, "dirichlet", 1, None, rng)),
     ("does not use `alpha`", lambda rng: partition.spread(LABELS, 3, "iid", 1, 0.5, rng)),

@@ -10,6 +10,7 @@ from fedmix.paper import TABLES, Part, picture
 from fedmix.paper.comparison import Cell, Comparison, Difference, Result, compare
 from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric
 from fedmix.paper.outcome import Fate
+from fedmix.paper.show import caption
 from fedmix.paper.study import Study
 
 NAN = math.nan
@@ -125,7 +126,7 @@ def test_a_picture_holds_all_that_it_says(name: str, tmp_path: Path, monkeypatch
     [figure] = drawn
     figure.draw_without_rendering()
     title = figure.get_suptitle()
-    assert title.replace("\n", " ") == " ".join([*study.warnings, study.table.title])
+    assert title.replace("\n", " ") == " ".join([*study.warnings, study.table.title, caption(compare(study, tmp_path))])
     box = figure._suptitle.get_window_extent()  # type: ignore[attr-defined]
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width
     assert 0 <= box.y0 < box.y1 <= figure.bbox.height

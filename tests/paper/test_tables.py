@@ -132,6 +132,14 @@ def test_changes_that_cannot_be(changes: dict[str, object], said: str) -> None:
         Study(TABLES["epochs"], changes=changes)
 
 
+def test_changes_that_need_one_another() -> None:
+    together = {"exchange.clip": 4.0, "exchange.label_clip": 1.0, "exchange.label_noise": 0.1, "exchange.noise": 0.1}
+    [fedavg, fedmix] = Study(TABLES["epochs"].select("fedavg,fedmix", "1"), changes=together).experiments()
+    assert (fedavg.exchange, fedmix.exchange and fedmix.exchange.label_noise) == (None, 0.1)
+    with pytest.raises(BadInput, match="go together"):
+        Study(TABLES["epochs"], changes={"exchange.label_noise": 0.1})
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_small_keeps_apart_what_a_table_varies(name: str) -> None:
     assert len(Study(TABLES[name], scale="small").experiments()) == len(Study(TABLES[name]).experiments())

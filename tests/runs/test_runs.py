@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -263,6 +264,21 @@ def test_a_summary_states_its_guarantee(tmp_path: Path) -> None:
     assert some["epsilon"] > 0
     assert some["privacy"].endswith("Weights, sizes and who takes part are not covered.")
     assert load_runs([tmp_path / "some"])[0].privacy == some["privacy"]
+
+
+def test_a_folder_in_which_nothing_was_begun_goes(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for begun in (False, True):
+        folder.mkdir()
+        with contextlib.suppress(BadInput), runs.locked(folder):
+            if begun:
+                (folder / "experiment.toml").touch()
+            raise BadInput("refused")
+        assert folder.exists() == begun
+    shutil.rmtree(folder)
+    folder.mkdir()
+    with runs.locked(folder):
+        shutil.rmtree(folder)  # which is no reason to fail at the end
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path) -> None:

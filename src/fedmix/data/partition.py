@@ -115,7 +115,7 @@ def shards(labels: Array, clients: int, per_client: int, rng: np.random.Generato
     _check_clients(len(labels), clients)
     if not 1 <= per_client <= len(labels) // clients:
         raise BadInput(
-            f"{per_client} shards per client; {len(labels)} samples of {clients} clients allow 1..{len(labels) // clients}"
+            f"{per_client} shards per client; {len(labels)} samples for {clients} clients allow 1..{len(labels) // clients}"
         )
     order = rng.permutation(len(labels))
     cut = np.array_split(order[np.argsort(labels[order], kind="stable")], clients * per_client)

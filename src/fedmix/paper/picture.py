@@ -33,7 +33,7 @@ def draw(comparison: Comparison, path: Path) -> None:
 
     drawn, rows = _charts(comparison), len(comparison.cells)
     trends = any(len(columns) > 1 for columns in drawn)
-    width, height = (7.5 * len(drawn), 3.6 + 0.1 * rows) if trends else (2.5 + 2.2 * len(drawn), 2 + 0.35 * rows)
+    width, height = (7.5 * len(drawn), 3.8 + 0.1 * rows) if trends else (2.5 + 2.2 * len(drawn), 2.3 + 0.35 * rows)
     figure = Figure(figsize=(width, height), layout="constrained")
     for axes, columns in zip(figure.subplots(1, len(drawn), sharey=not trends, squeeze=False)[0], drawn, strict=True):
         (_lines if len(columns) > 1 else _points)(axes, columns)
@@ -41,7 +41,7 @@ def draw(comparison: Comparison, path: Path) -> None:
     if not trends:
         axes.invert_yaxis()  # they share it
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False, fontsize=8)
-    said = [*comparison.study.warnings, comparison.study.table.title]
+    said = [*comparison.study.warnings, comparison.study.table.title, caption(comparison)]
     figure.suptitle("\n".join(fill(line, int(LETTERS * width)) for line in said), fontsize=9)
     write_figure(path, figure)
 
@@ -64,14 +64,17 @@ def _points(axes: Any, columns: Sequence[Cells]) -> None:
 
 
 def _lines(axes: Any, columns: Sequence[Cells]) -> None:
+    handles = []
     for i, cells in enumerate(zip(*columns, strict=True)):
         at, colour, row = range(len(cells)), style(i)[0], cells[0].row.title
-        axes.errorbar(at, _gaps(_ours(cells)), yerr=_deviations(cells), fmt="o-", color=colour, label=row, capsize=3)
+        handles.append(
+            axes.errorbar(at, _gaps(_ours(cells)), yerr=_deviations(cells), fmt="o-", color=colour, label=row, capsize=3)
+        )
         axes.plot(at, _gaps(_theirs(cells)), "o--", color=colour, markerfacecolor="none")
-    axes.plot([], [], "o--", color="grey", markerfacecolor="none", label="the paper")
     axes.set_xticks(range(len(columns)), [cells[0].column.title for cells in columns])
     axes.set_ylabel(columns[0][0].metric.title, fontsize=8)
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    handles += axes.plot([], [], "o--", color="grey", markerfacecolor="none", label="the paper")
+    axes.legend(handles=handles, frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def lead(comparison: Comparison) -> Lead:

@@ -28,13 +28,15 @@ class Study:
                 raise BadInput(f"{path} cannot be set for a table, which has its own; use --seed, --rows and --columns")
             if path in self.table.varied:
                 raise BadInput(f"{path} cannot be set for table {self.table.name}, which varies it; choose its rows and columns")
-            _try(path, value, [e for e in experiments if e.takes(path)] or experiments[-1:])
+            if not any(e.takes(path) for e in experiments):
+                experiments[-1].with_settings({path: value})  # which says what is wrong with it
+        _refuse_unsuitable(self.changes, experiments)
 
     def experiment(self, row: str, column: str, seed: int) -> Experiment:
         """The experiment of a cell."""
         base = self.table.experiment(row, column, seed)
         base = small(base) if self.scale == "small" else base
-        return base.with_settings({path: value for path, value in self.changes.items() if base.takes(path)})
+        return base.with_settings(_taken(self.changes, base))
 
     def experiments(self) -> list[Experiment]:
         """All of them, each once, a whole seed before the next."""
@@ -48,20 +50,25 @@ class Study:
         return [*([WARNING] if self.scale == "small" else []), *([f"CHANGED SETTINGS: {changed}"] if changed else [])]
 
 
-def _try(path: str, value: Any, experiments: Sequence[Experiment]) -> None:
-    """Refuse a change that some of the experiments do not take."""
+def _taken(changes: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
+    return {path: value for path, value in changes.items() if experiment.takes(path)}
+
+
+def _refuse_unsuitable(changes: Mapping[str, Any], experiments: Sequence[Experiment]) -> None:
+    """Refuse changes that some of the experiments cannot do with."""
     refused: dict[str, BadInput] = {}
     for experiment in experiments:
         try:
-            experiment.with_settings({path: value})
+            experiment.with_settings(_taken(changes, experiment))
         except BadInput as error:
-            refused.setdefault(experiment.algorithm, error)
+            refused[experiment.algorithm] = error
     if not refused:
         return
     *_, why = refused.values()
-    if len(refused) == len({experiment.algorithm for experiment in experiments}):
+    if len(refused) == len({e.algorithm for e in experiments if _taken(changes, e)}):
         raise why
-    raise BadInput(f"{path}={value} cannot be set for {', '.join(refused)} ({why}); choose other rows with --rows")
+    said = ", ".join(f"{path}={value}" for path, value in changes.items())
+    raise BadInput(f"{said} cannot be set for {', '.join(refused)} ({why}); choose other rows with --rows")
 
 
 def _matters(path: str) -> bool:

@@ -41,9 +41,7 @@ def test_json_holds_every_setting_with_its_guarantee(written: tuple[dict[str, An
     assert raw["reconstruction"]["blind"]["psnr"] > 60
     assert private["epsilon"] == pytest.approx(1, rel=0.01)
     assert private["neighbours"]["epsilon"] < 1
-    mu = (
-        math.sqrt(2) * 4 / private["exchange"]["noise"]
-    )  # δ of ε = 1 is then that of two normals so far apart (Balle & Wang 2018)
+    mu = math.sqrt(2) * 4 / private["exchange"]["noise"]  # δ of ε = 1 is that of two normals so far apart (Balle & Wang 2018)
     assert norm.cdf(mu / 2 - 1 / mu) - math.e * norm.cdf(-mu / 2 - 1 / mu) == pytest.approx(1e-4, rel=0.01)
     assert private["membership"]["server"]["auc"] < 0.6
     assert [d["changed"] for d in raw["differencing"]] == [1, 1, 3, 3]  # a quarter of ten clients, and then some

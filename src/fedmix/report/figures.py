@@ -80,6 +80,7 @@ def heat_map(run: RunRecord, title: str, note: str) -> Chart | None:
         "yaxis": axes | {"title": {"text": "client"}, "autorange": "reversed", "dtick": _step(len(counts), 20)},
         "margin": {"l": 48, "r": 8, "t": 8, "b": 44},
     }
+    note = f"{note} A blank cell has no samples."
     return Chart(title, note, [trace], layout, height=min(640, 110 + 14 * len(counts)), wide=True)
 
 

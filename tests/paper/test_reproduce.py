@@ -226,6 +226,8 @@ def test_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["main", "--device", "tpu", "--jobs", "2"], "device 'tpu' cannot be used"),
         (["main", "--jobs", "0"], "--jobs 0: at least one"),
         (["shakespeare", "--no-run", "--html", "it.html"], "no run folders were given"),
+        (["main", "--list", "--scale", "small"], "--list estimates runs of the paper's size"),
+        (["--list", "--rows", "fedavg"], "table lambda has no row 'fedavg'"),
         (["shakespeare", "--no-run", "--png", "it.gif"], "written as .png or .svg"),
     ],
 )
@@ -256,6 +258,17 @@ def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert re.search(r"main +Test accuracy .* 27 ", capsys.readouterr().out)
     assert fedmix(monkeypatch, "reproduce", "cost", "--list", "--json") == 0
     assert json.loads(capsys.readouterr().out)["tables"] == {"cost": tables["cost"]}
+
+
+def test_list_counts_what_the_same_options_would_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two algorithms, three seeds, 100 rounds of 15 clients with one epoch of 84 steps of 1 ms."""
+    monkeypatch.setattr(estimate, "measure", lambda *_: 0.001)
+    options = ["--columns", "cifar10", "--rows", "fedavg,fedmix", "--seeds", "3", "--rounds", "100", "--set", "training.epochs=1"]
+    assert fedmix(monkeypatch, "reproduce", "main", "--list", "--json", *options) == 0
+    main = json.loads(capsys.readouterr().out)["tables"]["main"]
+    assert (main["runs"], main["seconds"]) == (6, 6 * 100 * 15 * 84 // 1000)
+    assert fedmix(monkeypatch, "reproduce", "main", "--list", *options) == 0
+    assert "With 3 seeds." in capsys.readouterr().out
 
 
 def test_a_step_can_be_measured() -> None:

@@ -163,12 +163,16 @@ def reproduce(
     from fedmix.cli import commands
     from fedmix.cli import reproduce as reproducing
 
+    fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
+    studies = [
+        reproducing.study(name, rows, columns, seed, seeds, scale, settings or [], fixed)
+        for name in reproducing.asked_for(table, every=listing)
+    ]
     if listing:
-        reproducing.list_tables(table, device or "cpu", as_json=as_json)
+        reproducing.list_tables(studies, device or "cpu", as_json=as_json)
         return
     commands.check_outputs(html, markdown, pictures=(png,))
-    fixed = {"rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
-    study = reproducing.study(table, rows, columns, seed, seeds, scale, settings or [], fixed)
+    [study] = studies
     reproducing.reproduce(
         study, out, data, score=score, run=run, html=html, png=png, markdown=markdown, quiet=quiet, as_json=as_json, jobs=jobs
     )

@@ -18,8 +18,15 @@ from fedmix.paper.study import Scale, Study
 from fedmix.runs import Run
 
 
+def asked_for(table: str | None, *, every: bool) -> Sequence[str]:
+    """The names of the tables that a command line asks for: the one given, or all where none has to be."""
+    if table is None and not every:
+        raise BadInput(f"give a table, one of {', '.join(TABLES)}; 'fedmix reproduce --list' says what they are")
+    return list(TABLES) if table is None else [table]
+
+
 def study(
-    table: str | None,
+    table: str,
     rows: str | None,
     columns: str | None,
     seed: int,
@@ -29,8 +36,6 @@ def study(
     fixed: Mapping[str, Any],
 ) -> Study:
     """What a command line asks for."""
-    if table is None:
-        raise BadInput(f"give a table, one of {', '.join(TABLES)}; 'fedmix reproduce --list' says what they are")
     if seeds < 1:
         raise BadInput(f"--seeds {seeds}: at least one is needed")
     if scale not in get_args(Scale):
@@ -108,9 +113,12 @@ def _write(comparison: Comparison, out: Path, html: Path | None, png: Path | Non
     tell_written(markdown, png, html)
 
 
-def list_tables(table: str | None, device: str, *, as_json: bool) -> None:
-    """Every table, or one, with its number of runs and how long they would take on this machine."""
+def list_tables(studies: Sequence[Study], device: str, *, as_json: bool) -> None:
+    """Each table with its number of runs and how long they would take on this machine; several also together."""
     from fedmix.paper.estimate import HOW, duration, measure, seconds
+
+    if any(study.scale == "small" for study in studies):
+        raise BadInput("--list estimates runs of the paper's size, not --scale small, which takes minutes; leave one of them out")
 
     @cache
     def step(name: str, fedmix: bool) -> float:
@@ -118,10 +126,9 @@ def list_tables(table: str | None, device: str, *, as_json: bool) -> None:
             console().print(f"measuring a local step of {name}, {'FedMix' if fedmix else 'FedAvg'}")
         return measure(name, fedmix, device)
 
-    tables = [t.select(None, None) for t in ([named(table)] if table else TABLES.values())]
-    lines = [(t.name, t.title, list(t.experiments())) for t in tables]
-    if not table:
-        every = {e.id: e for t in tables for e in t.experiments()}
+    lines = [(s.table.name, s.table.title, s.experiments()) for s in studies]
+    if len(lines) > 1:
+        every = {e.id: e for *_, experiments in lines for e in experiments}
         lines.append(("all", "Every table; shared runs are run once", list(every.values())))
     how = HOW.format(device=device)
     if as_json:
@@ -131,7 +138,8 @@ def list_tables(table: str | None, device: str, *, as_json: bool) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    drawn = Table("table", "what", "runs", "time", box=SIMPLE_HEAD, caption=f"With one seed. {how}", caption_justify="left")
+    with_seeds = "With one seed" if len(studies[0].seeds) == 1 else f"With {len(studies[0].seeds)} seeds"
+    drawn = Table("table", "what", "runs", "time", box=SIMPLE_HEAD, caption=f"{with_seeds}. {how}", caption_justify="left")
     for name, title, e in lines:
         drawn.add_row(name, title, str(len(e)), duration(seconds(e, step)))
     for column in (0, 2, 3):

@@ -192,6 +192,18 @@ def test_another_name_brings_other_fields(
     assert "digits-naivemix-" in folder
 
 
+def test_none_takes_a_setting_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Global Mixup's preset draws λ from Beta(alpha, alpha), which does not go with a fixed one."""
+    args = ["run", "digits", "--algorithm", "globalmix", "--set", "objective.lam=0.2", *SMALL, "--out", tmp_path]
+    assert fedmix(monkeypatch, *args, "--set", "objective.alpha=none", "--json") == 0
+    [folder] = json.loads(capsys.readouterr().out)
+    spec = (Path(folder) / "experiment.toml").read_text()
+    assert "lam = 0.2" in spec
+    assert "alpha" not in spec
+    assert fedmix(monkeypatch, *args, "--set", "training.lr=none", "--quiet") == 2
+    assert "training.lr=None should be a valid number" in capsys.readouterr().err
+
+
 def test_tensorboard_gets_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", tmp_path, "--quiet", "--tensorboard") == 0
     [folder] = tmp_path.iterdir()

@@ -104,7 +104,7 @@ def _base(what: str, algorithm: str | None) -> dict[str, Any]:
 
 
 def parsed(setting: str) -> list[tuple[str, Any]]:
-    """`key=a,b` as [(key, a), (key, b)], each value read as TOML where it is TOML, else as a string."""
+    """`key=a,b` as [(key, a), (key, b)], each value read as TOML where it is TOML, `none` as None, else as a string."""
     key, equals, text = setting.partition("=")
     if not equals or not key:
         raise BadInput(f"--set {setting!r} is not KEY=VALUE, such as objective.lam=0.1")
@@ -113,6 +113,8 @@ def parsed(setting: str) -> list[tuple[str, Any]]:
 
 
 def _value(text: str) -> Any:
+    if text == "none":
+        return None
     try:
         return parse_toml(f"x = {text}".encode())["x"]
     except ValueError:

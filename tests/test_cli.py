@@ -200,7 +200,7 @@ def test_none_takes_a_setting_away(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     spec = (Path(folder) / "experiment.toml").read_text()
     assert "lam = 0.2" in spec
     assert "alpha" not in spec
-    assert fedmix(monkeypatch, *args, "--set", "training.lr=none", "--quiet") == 2
+    assert fedmix(monkeypatch, *args, "--set", "training.lr=None", "--quiet") == 2
     assert "training.lr=None should be a valid number" in capsys.readouterr().err
 
 

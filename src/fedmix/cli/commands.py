@@ -113,7 +113,7 @@ def parsed(setting: str) -> list[tuple[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    if text == "none":
+    if text in ("none", "None"):  # as one types it, and as outputs say it
         return None
     try:
         return parse_toml(f"x = {text}".encode())["x"]

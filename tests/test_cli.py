@@ -304,6 +304,8 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
         (["run", "digits", "--set", "objective.mu=inf"], "objective.mu=inf should be a finite number"),
         (["run", "shakespeare", "--set", "model.hidden=-1", "--data", "nowhere"], "there are no parquet files"),
         (["data", "fetch", "mnist"], "data 'mnist' is unknown"),
+        (["data", "fetch", "own", "--data", "."], "[data] name='own' stands for samples that every client loads by itself"),
+        (["federation", "keys", "circle"], "circle cannot be written (File exists); choose another folder"),
         (["run", "cifar10", "--data", "nowhere"], "there are no parquet files in"),
         (["run", "cifar10", "--data", "nowhere", "--seeds", "2"], "there are no parquet files in"),
         (["run", "cifar10", "--data", "nowhere", "--seeds", "2", "--jobs", "2"], "there are no parquet files in"),

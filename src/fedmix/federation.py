@@ -27,8 +27,9 @@ from fedmix.objectives.base import Objective
 from fedmix.plan import choose_clients, draw_plans
 from fedmix.server import average
 from fedmix.training import Training
+from fedmix.types import Array
 
-Changes = Callable[[int], Mapping[int, Sequence[int] | np.ndarray[Any, Any]]]
+Changes = Callable[[int], Mapping[int, Sequence[int] | Array]]
 
 
 @dataclass(frozen=True)
@@ -125,14 +126,14 @@ class Rounds:
         """What is known of the clients' data: the number of classes, everyone's samples, and how many of each class."""
         raise NotImplementedError
 
-    def _encode(self, raw: np.ndarray[Any, Any]) -> Tensor:
+    def _encode(self, raw: Array) -> Tensor:
         """Samples as they are averaged: in units, or as hidden states under the present weights."""
         if not self.needs.layer:
             return self.data.units(raw)
         with torch.no_grad(), arithmetic("float32"):
             return self.model.head(self.needs.layer)(self.params, self.data.inputs(raw).to(self.device)).cpu()
 
-    def _sizes(self) -> np.ndarray[Any, Any]:
+    def _sizes(self) -> Array:
         """How many samples each client has, as far as is known."""
         return self.data.clients.sizes
 
@@ -312,7 +313,7 @@ class Federation(Rounds):
         moved = ((before >= 0) & (before != owner)).any()
         self._holder, self._shared = holder, self._shared or bool(moved) or int(np.bincount(rows).max()) > 1
 
-    def _exchange_means(self, chosen: np.ndarray[Any, Any]) -> tuple[Received | None, Traffic]:
+    def _exchange_means(self, chosen: Array) -> tuple[Received | None, Traffic]:
         """Have the means exchanged that are due, and give the pool as the model will see it."""
         if self.exchange is None:
             return None, Traffic()

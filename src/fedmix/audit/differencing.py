@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,8 +10,7 @@ from fedmix.audit.population import Population
 from fedmix.audit.quality import psnr
 from fedmix.audit.scene import Scene, refreshed, samples
 from fedmix.data.federated import FederatedData
-
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from fedmix.data.federated import FederatedData, Ragged
 from fedmix.exchange import Exchange, MeanExchange
 from fedmix.exchange.means import clipped, split
 from fedmix.rng import stream
-
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
 
 
 class View(NamedTuple):

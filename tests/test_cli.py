@@ -292,6 +292,7 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
         (["compare", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
         (["compare", "digits", "--png", "gone/a.png"], "gone/a.png cannot be written: there is no folder gone"),
         (["compare", "digits", "--png", "a.pdf"], "a.pdf: a picture can be written as .png or .svg"),
+        (["privacy", "--clip", "4", "--epsilon", "1", "--png", "a.pdf"], "a.pdf: a picture can be written as .png or .svg"),
         (["compare", "digits", "--html", "."], ". cannot be written: it is a folder; name a file"),
         (["compare", "digits", "--algorithms", ","], "--algorithms names none"),
         (["run", "digits", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "--set objective.lam is given twice"),
@@ -403,6 +404,8 @@ def test_privacy_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert re.search(r"needed: exchange.noise=0\.\d+, exchange.label_noise=0\.\d+", said)
     assert said.count("▓") > 20
     assert (tmp_path / "means.png").read_bytes().startswith(b"\x89PNG")
+    assert fedmix(monkeypatch, "privacy", "--clip", 4, "--epsilon", 8, "--png", tmp_path / "means.svg") == 0
+    assert (tmp_path / "means.svg").read_bytes().startswith(b"<?xml")
 
 
 def test_the_noise_needed_is_rounded_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

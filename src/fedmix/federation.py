@@ -21,8 +21,8 @@ from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
 from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code, why_none
 from fedmix.kernels.precision import Precision, arithmetic, check_device
-from fedmix.losses import Loss, cross_entropy, squared_error
-from fedmix.models.functional import Model, check_fits
+from fedmix.losses import Loss
+from fedmix.models.functional import Model, model_for
 from fedmix.objectives.base import Objective
 from fedmix.plan import choose_clients, draw_plans
 from fedmix.server import average
@@ -241,9 +241,8 @@ class Federation(Rounds):
         if seed < 0:
             raise BadInput(f"seed={seed} must not be negative")
         _check(data, objective, training, exchange)
-        model = Model(module, loss or (cross_entropy if data.classes is not None else squared_error))
+        model = model_for(data, module, loss)
         means = MeanExchange(exchange or Exchange(), seed, len(data.clients)) if objective.needs.means else None
-        check_fits(model, data)
         for phase in objective.phases():
             model.tail(phase.layer)
         super().__init__(model, objective, training, data, means, seed, device_named(device))

@@ -204,6 +204,19 @@ def test_tensorboard_gets_every_round(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.stdout.strip() == str([(line["round"], round(line["accuracy"], 4)) for line in lines]), done.stderr
 
 
+def test_tensorboard_writes_nothing_without_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "digits", *SMALL, "--quiet", "--tensorboard", "--out"]
+    assert fedmix(monkeypatch, *command, tmp_path / "runs", "--set", "data.clients=3000") == 2
+    assert not list((tmp_path / "runs").iterdir())
+    (tmp_path / "file").touch()
+    assert fedmix(monkeypatch, *command, tmp_path / "file") == 2
+    assert "cannot be written (Not a directory); choose another folder" in capsys.readouterr().err
+    assert fedmix(monkeypatch, *command, tmp_path) == fedmix(monkeypatch, *command, tmp_path) == 0
+    assert len(list(tmp_path.glob("digits-*/tensorboard/*"))) == 1
+
+
 def test_resume_adds_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """To one run once, however often its folder is named, and whatever it is called."""
     assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", tmp_path, "--json") == 0

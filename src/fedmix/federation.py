@@ -149,7 +149,7 @@ class Rounds:
             return Guarantee(math.inf, delta, math.inf, level, neighbours, sent, reason)
         how = self.exchange.how
         return guarantee(
-            how, self.exchange.smallest or how.smallest_group(self._sizes()), delta,
+            how, self.exchange.smallest or how.smallest_group(self._sizes()) or 1, delta,
             releases=max(1, sent), neighbours=neighbours, level=level,
             nonnegative=self._nonnegative(),
         )  # fmt: skip

@@ -216,6 +216,19 @@ def test_tensorboard_gets_every_round(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.stdout.strip() == str([(line["round"], round(line["accuracy"], 4)) for line in lines]), done.stderr
 
 
+def test_tensorboard_writes_nothing_without_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "digits", *SMALL, "--quiet", "--tensorboard", "--out"]
+    assert fedmix(monkeypatch, *command, tmp_path / "runs", "--set", "data.clients=3000") == 2
+    assert not list((tmp_path / "runs").iterdir())
+    (tmp_path / "file").touch()
+    assert fedmix(monkeypatch, *command, tmp_path / "file") == 2
+    assert "cannot be written (Not a directory); choose another folder" in capsys.readouterr().err
+    assert fedmix(monkeypatch, *command, tmp_path) == fedmix(monkeypatch, *command, tmp_path) == 0
+    assert len(list(tmp_path.glob("digits-*/tensorboard/*"))) == 1
+
+
 def test_resume_adds_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """To one run once, however often its folder is named, and whatever it is called."""
     assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", tmp_path, "--json") == 0
@@ -304,6 +317,7 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
         (["compare", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
         (["compare", "digits", "--png", "gone/a.png"], "gone/a.png cannot be written: there is no folder gone"),
         (["compare", "digits", "--png", "a.pdf"], "a.pdf: a picture can be written as .png or .svg"),
+        (["privacy", "--clip", "4", "--epsilon", "1", "--png", "a.pdf"], "a.pdf: a picture can be written as .png or .svg"),
         (["compare", "digits", "--html", "."], ". cannot be written: it is a folder; name a file"),
         (["compare", "digits", "--algorithms", ","], "--algorithms names none"),
         (["run", "digits", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "--set objective.lam is given twice"),
@@ -316,6 +330,8 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
         (["run", "digits", "--set", "objective.mu=inf"], "objective.mu=inf should be a finite number"),
         (["run", "shakespeare", "--set", "model.hidden=-1", "--data", "nowhere"], "there are no parquet files"),
         (["data", "fetch", "mnist"], "data 'mnist' is unknown"),
+        (["data", "fetch", "own", "--data", "."], "[data] name='own' stands for samples that every client loads by itself"),
+        (["federation", "keys", "circle"], "circle cannot be written (File exists); choose another folder"),
         (["run", "cifar10", "--data", "nowhere"], "there are no parquet files in"),
         (["run", "cifar10", "--data", "nowhere", "--seeds", "2"], "there are no parquet files in"),
         (["run", "cifar10", "--data", "nowhere", "--seeds", "2", "--jobs", "2"], "there are no parquet files in"),
@@ -413,6 +429,8 @@ def test_privacy_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert re.search(r"needed: exchange.noise=0\.\d+, exchange.label_noise=0\.\d+", said)
     assert said.count("▓") > 20
     assert (tmp_path / "means.png").read_bytes().startswith(b"\x89PNG")
+    assert fedmix(monkeypatch, "privacy", "--clip", 4, "--epsilon", 8, "--png", tmp_path / "means.svg") == 0
+    assert (tmp_path / "means.svg").read_bytes().startswith(b"<?xml")
 
 
 def test_the_noise_needed_is_rounded_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

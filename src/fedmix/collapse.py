@@ -7,12 +7,12 @@ ten tests in a row come to lie below 0.03; in those that learn, the best of any 
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from fedmix.errors import Collapsed
 from fedmix.objectives import FedMix, Objective
+from fedmix.types import Array
 
 TESTS = 10  # in a row, since accuracy jumps from test to test where clients hold few classes
 LEARNED = 0.2  # where clients hold one class, models that name two of ten by luck come and go while they learn
@@ -20,7 +20,7 @@ LUCK = 4  # standard deviations of an accuracy, which what was learned has to ex
 GUESSING = 0.05  # what is left of a network may still tell some samples apart
 
 
-def guessing_level(labels: np.ndarray[Any, Any]) -> float | None:
+def guessing_level(labels: Array) -> float | None:
     """The accuracy of always naming the most common class; None where so few samples are of others that luck may look learned.
 
     >>> guessing_level(np.repeat([0, 1, 2], [150, 300, 150]))

@@ -33,14 +33,13 @@ def environment(device: torch.device, command: str) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of the checkout this package runs from, if it is one."""
+    """The commit of the checkout this package runs from, if it is one, and not a repository around an installed copy."""
+    here = Path(__file__)
     try:
-        said = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
+        for asked in (["ls-files", "--error-unmatch", here.name], ["describe", "--always", "--dirty", "--abbrev=12"]):
+            said = subprocess.run(["git", "-C", str(here.parent), *asked], capture_output=True, text=True, timeout=5)
+            if said.returncode:
+                return ""
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return said.stdout.strip()

@@ -1,7 +1,6 @@
 """How good the global model is: on the pooled test set, and on each client's own."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,9 +10,8 @@ from fedmix.data.federated import FederatedData
 from fedmix.errors import BadInput
 from fedmix.kernels.precision import arithmetic
 from fedmix.models.functional import Model
-from fedmix.types import Params
+from fedmix.types import Array, Params
 
-Array = np.ndarray[Any, Any]
 CHUNK = 1000
 
 

@@ -182,7 +182,7 @@ class Experiment(_Section):
         name, mu, layer = spec.pop("name"), spec.pop("mu"), spec.pop("layer")
         objective = OBJECTIVES[name](**spec)
         if layer:
-            if objective.needs.means is None and objective.needs.partner is None:
+            if not objective.needs.mixes:
                 raise BadInput(f"objective.layer={layer}, but {name} mixes nothing; leave it at 0")
             objective = Hidden(objective, layer)
         return objective + Proximal(mu) if mu else objective
@@ -198,9 +198,8 @@ class Experiment(_Section):
     def build_data(self, root: Path | None = None) -> FederatedData:
         """The data, dealt out by the seed."""
         spec: dict[str, Any] = self.data.model_dump()
-        load = DATA[spec.pop("name")]
-        at = {"root": root} if root and "root" in inspect.signature(load).parameters else {}
-        return load(**spec, **at, seed=self.seed)
+        name = spec.pop("name")
+        return load_data(name, root, **spec, seed=self.seed)
 
     def build_module(self, federated: FederatedData) -> nn.Module:
         """The model for this data, initialised by the seed."""
@@ -227,6 +226,13 @@ class Experiment(_Section):
             seed=self.seed,
             **engine,
         )
+
+
+def load_data(name: str, root: Path | None, **settings: Any) -> FederatedData:
+    """A data set by its name; `root` is for those that come from the hub."""
+    load = DATA[name]
+    at = {"root": root} if root and "root" in inspect.signature(load).parameters else {}
+    return load(**settings, **at)
 
 
 def read_values(path: Path) -> dict[str, Any]:

@@ -21,14 +21,15 @@ from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
 from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code, why_none
 from fedmix.kernels.precision import Precision, arithmetic, check_device
-from fedmix.losses import Loss, cross_entropy, squared_error
-from fedmix.models.functional import Model, check_fits
+from fedmix.losses import Loss
+from fedmix.models.functional import Model, model_for
 from fedmix.objectives.base import Objective
 from fedmix.plan import choose_clients, draw_plans
 from fedmix.server import average
 from fedmix.training import Training
+from fedmix.types import Array
 
-Changes = Callable[[int], Mapping[int, Sequence[int] | np.ndarray[Any, Any]]]
+Changes = Callable[[int], Mapping[int, Sequence[int] | Array]]
 
 
 @dataclass(frozen=True)
@@ -125,14 +126,14 @@ class Rounds:
         """What is known of the clients' data: the number of classes, everyone's samples, and how many of each class."""
         raise NotImplementedError
 
-    def _encode(self, raw: np.ndarray[Any, Any]) -> Tensor:
+    def _encode(self, raw: Array) -> Tensor:
         """Samples as they are averaged: in units, or as hidden states under the present weights."""
         if not self.needs.layer:
             return self.data.units(raw)
         with torch.no_grad(), arithmetic("float32"):
             return self.model.head(self.needs.layer)(self.params, self.data.inputs(raw).to(self.device)).cpu()
 
-    def _sizes(self) -> np.ndarray[Any, Any]:
+    def _sizes(self) -> Array:
         """How many samples each client has, as far as is known."""
         return self.data.clients.sizes
 
@@ -148,7 +149,7 @@ class Rounds:
             return Guarantee(math.inf, delta, math.inf, level, neighbours, sent, reason)
         how = self.exchange.how
         return guarantee(
-            how, self.exchange.smallest or how.smallest_group(self._sizes()), delta,
+            how, self.exchange.smallest or how.smallest_group(self._sizes()) or 1, delta,
             releases=max(1, sent), neighbours=neighbours, level=level,
             nonnegative=self._nonnegative(),
         )  # fmt: skip
@@ -240,9 +241,8 @@ class Federation(Rounds):
         if seed < 0:
             raise BadInput(f"seed={seed} must not be negative")
         _check(data, objective, training, exchange)
-        model = Model(module, loss or (cross_entropy if data.classes is not None else squared_error))
+        model = model_for(data, module, loss)
         means = MeanExchange(exchange or Exchange(), seed, len(data.clients)) if objective.needs.means else None
-        check_fits(model, data)
         for phase in objective.phases():
             model.tail(phase.layer)
         super().__init__(model, objective, training, data, means, seed, device_named(device))
@@ -312,7 +312,7 @@ class Federation(Rounds):
         moved = ((before >= 0) & (before != owner)).any()
         self._holder, self._shared = holder, self._shared or bool(moved) or int(np.bincount(rows).max()) > 1
 
-    def _exchange_means(self, chosen: np.ndarray[Any, Any]) -> tuple[Received | None, Traffic]:
+    def _exchange_means(self, chosen: Array) -> tuple[Received | None, Traffic]:
         """Have the means exchanged that are due, and give the pool as the model will see it."""
         if self.exchange is None:
             return None, Traffic()

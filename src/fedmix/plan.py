@@ -5,7 +5,7 @@ client itself. Each purpose has its own stream: all algorithms with one seed see
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from fedmix.objectives.base import Needs
 from fedmix.packing import Stay, length
 from fedmix.rng import step_keys, stream, streams
 from fedmix.training import Training
-
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
 
 
 class ClientPlan(NamedTuple):

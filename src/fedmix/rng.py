@@ -15,7 +15,8 @@ import torch
 from numpy.random.bit_generator import ISeedSequence
 from torch import Tensor
 
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
+
 _MASK = 0xFFFFFFFF
 _GOLDEN = 0x1E3779B1
 

@@ -121,7 +121,7 @@ class RunFolder:
             if (done := self.finished()) is not None:
                 return done
             federation, seconds = self._begin(root, command)
-            saved_at, started = time.monotonic(), time.monotonic()
+            saved_at = started = time.monotonic()
             with (self.folder / "metrics.jsonl").open("a") as metrics:
                 for done_round in federation.run(self.experiment.rounds, evaluate_every=self.experiment.evaluate_every):
                     spent = seconds + time.monotonic() - started

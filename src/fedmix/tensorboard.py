@@ -11,14 +11,16 @@ from fedmix.runs import Listener
 
 @contextmanager
 def logging(folder: Path) -> Iterator[Listener]:
-    """Gives a listener that writes every number of a round under `folder`/tensorboard, by round."""
+    """Gives a listener that writes every number of a round under `folder`/tensorboard, by round; nothing before the first."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise BadInput("--tensorboard needs the package tensorboard; run: pip install 'fedmix[tensorboard]'") from error
-    writer: Any = SummaryWriter(str(folder / "tensorboard"))
+    writer: Any = None
 
     def listen(line: dict[str, Any]) -> None:
+        nonlocal writer
+        writer = writer or SummaryWriter(str(folder / "tensorboard"))
         for name, value in line.items():
             if name != "round" and value is not None:
                 writer.add_scalar(name, value, line["round"])
@@ -26,4 +28,5 @@ def logging(folder: Path) -> Iterator[Listener]:
     try:
         yield listen
     finally:
-        writer.close()
+        if writer:
+            writer.close()

@@ -3,9 +3,13 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
 from torch import Tensor
 
 Fields = TypeVar("Fields", bound=tuple[Any, ...])
+
+Array: TypeAlias = np.ndarray[Any, Any]
+"""Of numpy, of any shape and kind."""
 
 Params: TypeAlias = dict[str, Tensor]
 """Parameters of a model by name. Every client's copy is one such dict (stacked, in the vectorised engine)."""

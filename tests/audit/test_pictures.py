@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmix import Exchange
+from fedmix import Exchange, data
 from fedmix.audit import differencing, reconstruction
 from fedmix.audit.population import Population
 from fedmix.audit.quality import psnr, ssim
@@ -69,6 +69,12 @@ def attacked(scene: Any, wait: float, population: Population) -> differencing.Di
     changes = differencing.attack(scene, wait, 6, population, np.random.default_rng(0))
     changed = differencing.clients_needed(scene.data, wait)
     return differencing.summary(changes, scene.how.average, wait, changed)
+
+
+@pytest.mark.parametrize(("wait", "clients"), [(0.0, 1), (0.07, 7), (0.071, 8), (1.0, 100)])
+def test_no_more_clients_change_than_must(wait: float, clients: int) -> None:
+    """Seven of a hundred are the share 0.07, though 100 * 0.07 is 7.000000000000001."""
+    assert differencing.clients_needed(data.digits(100, partition="iid"), wait) == clients
 
 
 @pytest.mark.parametrize("m", [10, "all"])

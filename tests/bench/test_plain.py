@@ -78,7 +78,14 @@ def test_third_term_of_a_linear_model_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    "objective", [LocalMix(alpha=1.0), FedMix(0.1, expand="logits"), FedMix(0.1, per="sample"), Supervised() + Proximal(0.1)]
+    "objective",
+    [
+        LocalMix(alpha=1.0),
+        FedMix(0.1, expand="logits"),
+        FedMix(0.1, per="sample"),
+        FedMix(0.1, third=0.0),
+        Supervised() + Proximal(0.1),
+    ],
 )
 def test_objectives_that_nobody_wrote_as_a_loop_are_refused(objective: Objective) -> None:
     with pytest.raises(BadInput, match="the plain loop knows fedavg, naivemix, fedmix"):

@@ -141,6 +141,19 @@ def test_too_few_means_are_asked_for_again() -> None:
     assert real.exchange.sent.tolist() == [2, 2, 2, 2]  # the lost ones, too, have left their client
 
 
+def test_a_run_begins_with_clients_below_the_cutoff_and_waits_for_others() -> None:
+    """Client 1 has 8 samples and client 0 has 23. What nobody has released yet is a mean of one sample at worst."""
+    spec = light(exchange={"cutoff": 10, "clip": 1.0, "noise": 1.0}, training={"clients_per_round": 1})
+    nodes = Nodes(client_app(task(spec)), [1])
+    federation = remote(spec, nodes, min_clients=1, attempts=1)
+    assert federation.guarantee().mu == pytest.approx(2.0)  # by which a sample within a norm of 1 moves it, under noise of 1
+    with pytest.raises(TooFew, match="no client has sent means"):
+        next(federation.run(1))
+    nodes.add(0)
+    next(federation.run(1))
+    assert federation.guarantee().mu == pytest.approx(2.0 / 23)
+
+
 def test_a_round_that_fails_leaves_nobody_settled() -> None:
     nodes = Nodes(client_app(task(light(exchange={"m": 4}))), range(4))
     nodes.tamper = dict.fromkeys(range(4), lambda asked, reply: None if asked.metadata.message_type == "train" else reply)

@@ -1,9 +1,8 @@
 """What changed? Two refreshes of data in which one sample of a client was replaced, and what their difference shows of it."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +10,7 @@ from fedmix.audit.population import Population
 from fedmix.audit.quality import psnr
 from fedmix.audit.scene import Scene, refreshed, samples
 from fedmix.data.federated import FederatedData
-
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,8 @@ def attack(scene: Scene, wait: float, victims: int, population: Population, rng:
 
 def clients_needed(data: FederatedData, wait: float) -> int:
     """How many clients must have changed until new means are sent."""
-    return max(1, math.ceil(wait * len(data.clients)))
+    everyone = len(data.clients)
+    return next(count for count in range(1, everyone + 1) if count / everyone >= wait)  # as the exchange has it
 
 
 def summary(changes: Sequence[Change], average: int, wait: float, changed: int) -> Differencing:

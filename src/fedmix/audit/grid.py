@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,8 @@ from fedmix.errors import BadInput
 from fedmix.exchange.accounting import DELTA, Guarantee, calibrated, guarantee, nonnegative
 from fedmix.exchange.settings import Exchange, GroupSize
 from fedmix.rng import stream
+from fedmix.types import Array
 
-Array = np.ndarray[Any, Any]
 PAIRS = 500  # test samples among which the worst neighbour is sought
 INTERVALS = 9  # of a setting: AUC and share found of four attackers, and the ε shown
 

@@ -1,12 +1,12 @@
 """What the mean of one-hot labels tells: how many samples of each class are in it, exactly."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedmix.audit.scene import Scene
+from fedmix.types import Array
 
-Array = np.ndarray[Any, Any]
 ROUNDING = 1e-4  # a float32 share times M is that near to an integer, for any M that the search reaches
 LARGEST = 1000
 MEANS = 1000  # that are tried

@@ -1,14 +1,14 @@
 """Whose mean is it? Entries of the pool carry no name; labels and known samples may give their owners away."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedmix.audit.membership import log_ratios
 from fedmix.audit.population import Population, shares
 from fedmix.audit.scene import Scene, View, samples
+from fedmix.types import Array
 
-Array = np.ndarray[Any, Any]
 KNOWN = 5  # samples of each client
 ENTRIES = 1000  # that are tried
 SMALLEST = 1e-6  # of a share, for classes that a client does not have

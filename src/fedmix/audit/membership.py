@@ -4,15 +4,14 @@ The mean of a group of M that holds z is normal around (expected mean) + (z - it
 around the expected mean; what is expected of the rest of a group follows from its label mean.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedmix.audit.population import FLOOR, Population
 from fedmix.audit.scene import Scene, View, samples
 from fedmix.data.federated import FederatedData
-
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
 
 
 class Candidates(NamedTuple):

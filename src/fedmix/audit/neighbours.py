@@ -1,6 +1,6 @@
 """Which of two data sets was it? They differ in one sample, and the attacker knows both: the game that ε speaks about."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,8 +10,8 @@ from fedmix.audit.scene import Scene, samples
 from fedmix.data.federated import Ragged
 from fedmix.exchange.means import Means, average, noised
 from fedmix.exchange.settings import Exchange
+from fedmix.types import Array
 
-Array = np.ndarray[Any, Any]
 EXACT = 1e-6  # stands for no noise: the deviation of a float32 mean's rounding
 BLOCK = 1000
 

@@ -14,8 +14,8 @@ from fedmix.audit.show import WARNING, tables
 from fedmix.report.files import write
 from fedmix.report.gallery import png
 from fedmix.report.page import filled, resource
+from fedmix.types import Array
 
-Array = np.ndarray[Any, Any]
 PICTURES = 5  # of each setting
 
 

@@ -1,11 +1,11 @@
 """What an attacker knows before looking: how samples of each class are distributed, learnt from public data."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
+
 FLOOR = 1e-6  # of a variance: a quarter of a grey level, far above the rounding of float32
 
 

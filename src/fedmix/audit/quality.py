@@ -1,11 +1,11 @@
 """How near one picture is to another."""
 
 import math
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
+
 EXACT = 100.0  # dB; what is nearer counts as equal
 WINDOW = 7
 

@@ -1,10 +1,11 @@
 """How well scores tell members from others, with how sure that is."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
+
 CONFIDENCE = 0.95
 FALSE_POSITIVES = 1e-3
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedmix.audit.population import FLOOR, Population
 from fedmix.audit.quality import psnr, ssim
 from fedmix.audit.scene import Scene, samples
+from fedmix.types import Array
 
-Array = np.ndarray[Any, Any]
 DECOYS = 300
 LABEL_WEIGHT = 10.0  # of a label share beside a pixel, in the fit
 RIDGE = 1e-3  # on the weights, since without it suspects that look the same keep the fit from ending

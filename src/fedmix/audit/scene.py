@@ -3,7 +3,7 @@
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from fedmix.data.federated import FederatedData, Ragged
 from fedmix.exchange import Exchange, MeanExchange
 from fedmix.exchange.means import clipped, split
 from fedmix.rng import stream
-
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
 
 
 class View(NamedTuple):
@@ -69,8 +68,7 @@ def stage(data: FederatedData, how: Exchange, seed: int) -> Scene:
     """Let the clients exchange once."""
     exchange = MeanExchange(how, seed, len(data.clients))
     exchange.refresh(data, data.units)
-    groups = Ragged.of(group for client in range(len(data.clients)) for group in groups_of(data, exchange, client))
-    return Scene(data, how, exchange, groups, _entries(exchange, len(groups)))
+    return _scene(data, how, exchange)
 
 
 def averaged(scene: Scene, average: int) -> Scene:
@@ -90,8 +88,12 @@ def refreshed(scene: Scene, data: FederatedData, changed: Array, wait: float) ->
     exchange.refresh(data, data.units)
     if exchange.version == scene.exchange.version:
         return scene
+    return _scene(data, scene.how, exchange)
+
+
+def _scene(data: FederatedData, how: Exchange, exchange: MeanExchange) -> Scene:
     groups = Ragged.of(group for client in range(len(data.clients)) for group in groups_of(data, exchange, client))
-    return replace(scene, data=data, exchange=exchange, groups=groups, entries=_entries(exchange, len(groups)))
+    return Scene(data, how, exchange, groups, _entries(exchange, len(groups)))
 
 
 def groups_of(data: FederatedData, exchange: MeanExchange, client: int) -> list[Array]:

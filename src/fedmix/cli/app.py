@@ -255,7 +255,7 @@ def privacy(
         int | None, typer.Option("--n", help="Samples of the smallest client, of any sign, instead of a preset's data.")
     ] = None,
     data: Data = None,
-    png: Annotated[Path | None, typer.Option(help="Write there what the noised means look like.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write there what the noised means look like (.png or .svg).")] = None,
     as_json: Json = False,
 ) -> None:
     """How much privacy noise on the means gives, as (ε, δ), or how much noise an ε needs."""
@@ -264,7 +264,7 @@ def privacy(
     from fedmix.cli.words import group_size
     from fedmix.errors import BadInput
 
-    commands.check_outputs(png)
+    commands.check_outputs(pictures=(png,))
     if epsilon is not None and (sigma or label_sigma):
         raise BadInput("--epsilon asks for the noise; leave --sigma and --label-sigma out")
     if label_clip is not None and epsilon is not None:

@@ -47,7 +47,7 @@ def attack(
 
     check_outputs(html)
     _refuse_varied(settings)
-    chosen = experiments(what, [None if what.endswith(".toml") else "fedmix"], None, seed, seeds, settings, None, None)
+    chosen = experiments(what, [None], None, seed, seeds, settings)
     by_seed, base = {e.seed: e for e in chosen}, _base(chosen, seeds, clip)
     grid = Grid(base, _sizes(sizes), _noises(sigma, epsilon) or [Noise(base.noise)], average, wait, delta=delta)
     if base.clip is None and any(noise.is_epsilon for noise in grid.noises):

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedmix.cli.progress import Progress, console, paper, tell_written
 from fedmix.errors import BadInput, FedmixError, Interrupted
-from fedmix.experiment import DATA, Experiment, algorithm_of, changed, read_values, table, takes
+from fedmix.experiment import DATA, Experiment, algorithm_of, changed, load_data, read_values, table, takes
 from fedmix.files import check_picture, parse_toml
 from fedmix.presets import PRESETS, experiment, sections
 from fedmix.runs import Listener, Run
@@ -315,7 +315,7 @@ def fetch_data(names: Sequence[str], root: Path | None) -> None:
     if unknown:
         raise BadInput(f"data {unknown[0]!r} is unknown; choose among {', '.join(DATA)}")
     for name in names:
-        loaded = DATA[name](**({"root": root} if root and name not in ("digits", "diabetes") else {}))
+        loaded = load_data(name, root)
         console(sys.stdout).print(f"{name}: {len(loaded.x)} training and {len(loaded.test_x)} test samples")
 
 

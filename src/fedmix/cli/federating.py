@@ -186,7 +186,10 @@ def keys(folder: Path, hosts: list[str], clients: int) -> None:
     _needs_flower()
     from fedmix.flower.keys import make_keys
 
-    made = make_keys(folder, hosts, clients)
+    try:
+        made = make_keys(folder, hosts, clients)
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be written ({error.strerror}); choose another folder") from error
     for files, about in (
         (f"{made.ca}", "to every machine"),
         (f"{made.certificate}, {made.key}", "to the server; the key stays secret"),

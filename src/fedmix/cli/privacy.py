@@ -1,6 +1,5 @@
 """What `fedmix privacy` does: ε of noise, noise for ε, and what the means then look like."""
 
-import io
 import json
 import math
 import sys
@@ -20,7 +19,7 @@ from fedmix.errors import BadInput
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, calibrated, guarantee, sensitivity
 from fedmix.exchange.accounting import Level, Neighbours, nonnegative, upwards
 from fedmix.experiment import Experiment
-from fedmix.report.files import write
+from fedmix.report.files import write_figure
 
 SHOWN = 6  # pictures in a row
 SHADES = " ░▒▓█"
@@ -64,7 +63,7 @@ def privacy(
         raise BadInput(f"--n {samples}: a client has at least 1 sample")
     if samples is not None and png:
         raise BadInput("--png shows means of a preset's data, and --n is for other data; give one of them")
-    data = None if samples is not None else _data(what, root)
+    data = None if samples is not None else _experiment(what).build_data(root)
     sizes = np.array([samples]) if data is None else data.clients.sizes
     how.check(sizes)
     group, signless = how.smallest_group(sizes), data is not None and nonnegative(data)
@@ -82,16 +81,12 @@ def privacy(
         if data is not None and epsilon is not None:
             _show(data, how)
     if png and data is not None:
-        write(png, _picture(data, how))
+        _draw(data, how, png)
         tell_written(png)
 
 
-def _data(what: str, root: Path | None) -> FederatedData:
-    return _experiment(what).build_data(root)
-
-
 def _experiment(what: str) -> Experiment:
-    return only_experiment(what, None if what.endswith(".toml") else "fedavg", None, None, [])
+    return only_experiment(what, None, None, None, [])
 
 
 def _values(
@@ -159,8 +154,8 @@ def _show(data: FederatedData, how: Exchange) -> None:
             out.print(f"  {line}", soft_wrap=True)
 
 
-def _picture(data: FederatedData, how: Exchange) -> bytes:
-    """The same as a PNG."""
+def _draw(data: FederatedData, how: Exchange, path: Path) -> None:
+    """The same as a file."""
     if not isinstance(data.transform, Images):
         raise BadInput(f"--png: {data.name} has no pictures; leave it out")
     from matplotlib.figure import Figure
@@ -173,6 +168,4 @@ def _picture(data: FederatedData, how: Exchange) -> bytes:
             axes.imshow(np.clip(np.moveaxis(picture, 0, -1), 0, 1).squeeze(), cmap="gray", vmin=0, vmax=1)
         for axes in part.axes:
             axes.set_axis_off()
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=120)
-    return png.getvalue()
+    write_figure(path, figure)

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from fedmix.cli.commands import parsed, run_each, tell_failures
+from fedmix.cli.commands import parsed, run_each, runs_in, tell_failures
 from fedmix.cli.progress import console, tell_written
 from fedmix.errors import BadInput, Collapsed, Diverged
 from fedmix.paper import TABLES, named
@@ -85,7 +85,7 @@ def reproduce(
 def _run_missing(study: Study, out: Path, root: Path | None, *, quiet: bool, jobs: int) -> list[tuple[Run, Exception]]:
     """Run what is neither finished nor known to be lost; what failed in another way."""
     failures = []
-    todo = [Run(e, out / e.id) for e in study.experiments() if outcome(e, out).fate is None]
+    todo = runs_in(out, [e for e in study.experiments() if outcome(e, out).fate is None])
     for run, result in run_each(todo, root, quiet=quiet, jobs=jobs):
         if not isinstance(result, Exception):
             if study.table.after:

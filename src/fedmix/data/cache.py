@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmix.data.federated import Array
 from fedmix.errors import DataError
+from fedmix.types import Array
 
 FORMAT = 1  # to be raised when what a decoder writes changes
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from fedmix.data.cache import cached
-from fedmix.data.federated import Array, FederatedData, Ragged
+from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.hub import parquet
 from fedmix.data.partition import share, spread, subset
 from fedmix.data.pictures import Moments, normaliser, save_images
 from fedmix.rng import stream
+from fedmix.types import Array
 
 
 @dataclass(frozen=True)

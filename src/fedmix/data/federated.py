@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedmix.data.transforms import Plain, Transform, one_hot
 from fedmix.errors import BadInput, described
-
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
 
 
 @dataclass(frozen=True)

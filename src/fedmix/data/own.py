@@ -1,14 +1,11 @@
 """Samples that each party of a federation loads by itself."""
 
-from typing import Any
-
 import numpy as np
 
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.transforms import Plain, Transform
 from fedmix.errors import BadInput
-
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
 
 
 def own(*, seed: int = 0) -> FederatedData:  # noqa: ARG001 - every data set takes a seed

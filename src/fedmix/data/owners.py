@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from fedmix.data.cache import save
-from fedmix.data.federated import Array, FederatedData, Ragged
+from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.tables import batches, damaged, reading
 from fedmix.data.transforms import Transform
 from fedmix.errors import BadInput
 from fedmix.rng import stream
+from fedmix.types import Array
 
 LONGEST = 200  # letters of a name, which all take as much room as the longest
 

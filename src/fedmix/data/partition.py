@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedmix.data.federated import Array, Ragged
+from fedmix.data.federated import Ragged
 from fedmix.errors import BadInput
+from fedmix.types import Array
 
 TRIES = 10_000  # a redraw costs microseconds, and a setting that fails this often will not succeed
 

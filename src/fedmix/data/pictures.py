@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedmix.data.cache import npy
-from fedmix.data.federated import Array
 from fedmix.data.tables import INSTALL, batches, count, damaged, labels, reading
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput, first_line
+from fedmix.types import Array
 
 FORMATS = ("PNG", "JPEG")  # of the dozens that Pillow knows, those in which the hub has images
 Moments = tuple[tuple[float, ...], tuple[float, ...]]

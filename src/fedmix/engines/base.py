@@ -1,22 +1,21 @@
 """What an engine is: it maps the local update over a round's clients, and does nothing else."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-import numpy as np
 from torch import Tensor
 
 from fedmix.batches import Received, Resident
 from fedmix.plan import ClientPlan
 from fedmix.server import Updates
-from fedmix.types import Batch, Params
+from fedmix.types import Array, Batch, Params
 
 
 class Work(NamedTuple):
     """A round's work: whose update, with which draws, from which weights, at which learning rate, with which means."""
 
     round: int
-    clients: np.ndarray[Any, Any]
+    clients: Array
     plans: list[ClientPlan]
     params: Params
     lr: float

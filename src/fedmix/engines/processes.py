@@ -34,6 +34,7 @@ from fedmix.data.federated import FederatedData, Ragged
 from fedmix.engines.base import Engine, Work
 from fedmix.errors import BadInput, FedmixError, FedmixWarning
 from fedmix.server import Updates
+from fedmix.types import Array
 
 SHARED_MEMORY = Path("/dev/shm")  # where Linux keeps it; small in many containers
 OR_ALONE = "or set engine.processes=1"
@@ -48,7 +49,7 @@ class Reply(NamedTuple):
     """A worker's clients in the order of their weights, their losses, and warnings; or what went wrong."""
 
     clients: list[int]
-    losses: np.ndarray[Any, Any] | None
+    losses: Array | None
     said: list[str]
     error: Exception | None = None
 

@@ -13,7 +13,7 @@ from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
 from fedmix.server import Updates
 from fedmix.training import Training
-from fedmix.types import Batch
+from fedmix.types import Batch, each_field
 
 
 class Sequential:
@@ -55,16 +55,4 @@ class Sequential:
 def _unpadded(batch: Batch) -> Batch:
     """Only the real samples, as a client with no neighbours to line up with would hold them."""
     real = batch.mask.bool()
-
-    def rows(t: torch.Tensor | None) -> torch.Tensor | None:
-        return t if t is None or len(t) != len(real) or len(real) == 1 else t[real]
-
-    return batch._replace(
-        x=batch.x[real],
-        y=batch.y[real],
-        mask=batch.mask[real],
-        mean_x=rows(batch.mean_x),
-        mean_y=rows(batch.mean_y),
-        partner_x=rows(batch.partner_x),
-        partner_y=rows(batch.partner_y),
-    )
+    return each_field(lambda t: t[real] if t.shape[:1] == real.shape else t, batch)  # what the whole batch shares stays

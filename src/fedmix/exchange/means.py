@@ -1,7 +1,7 @@
 """What leaves a client: its samples split into groups of M_k, clipped if asked for, each group averaged, and noised."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedmix.data.federated import Ragged
 from fedmix.exchange.settings import Exchange
+from fedmix.types import Array
 
-Array = np.ndarray[Any, Any]
 CHUNK = 1024
 
 

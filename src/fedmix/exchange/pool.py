@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +11,7 @@ from fedmix.data.federated import Ragged
 from fedmix.errors import BadInput
 from fedmix.exchange.means import Means
 from fedmix.exchange.releases import Releases
-
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What many clients released, as arrays, and how all of them release at once."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.exchange.means import CHUNK, Means, average, noised, split
 from fedmix.exchange.settings import Exchange
+from fedmix.types import Array
 
-Array = np.ndarray[Any, Any]
 Streams = Callable[[Array], Iterator[np.random.Generator]]
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +14,7 @@ from fedmix.exchange.pool import Pool, build, to_shares
 from fedmix.exchange.releases import Releases, release_all
 from fedmix.exchange.settings import Exchange
 from fedmix.rng import stream, streams
-
-Array = np.ndarray[Any, Any]
+from fedmix.types import Array
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from fedmix.errors import BadInput
+from fedmix.types import Array
 
-Array = np.ndarray[Any, Any]
 GroupSize: TypeAlias = int | float | Literal["all"]
 MOST_NOISE = 1e30  # means are float32, which end at 3e38
 MOST_SUMMED = 512  # with the rest that joins a group fewer than 1024, so that sums of 22 bits fit into 32

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from flwr.app import RecordDict
@@ -16,6 +15,7 @@ from fedmix.flower.ledger import Ledger
 from fedmix.flower.post import content_of
 from fedmix.flower.roster import Roster
 from fedmix.flower.wire import Presence, Rejected
+from fedmix.types import Array
 
 log = logging.getLogger("fedmix.flower")
 
@@ -29,7 +29,7 @@ class Asked(MeanExchange):
     """
 
     ledger: Ledger = field(kw_only=True)
-    settled: np.ndarray[Any, Any] = field(init=False)
+    settled: Array = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

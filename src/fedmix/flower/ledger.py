@@ -2,16 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedmix.errors import BadInput
 from fedmix.exchange import MeanExchange
 from fedmix.files import parse_json, read_within, write_whole
+from fedmix.types import Array
 
 LARGEST = 16 << 20
-Array = np.ndarray[Any, Any]
 
 
 class Ledger:

@@ -29,6 +29,7 @@ from fedmix.flower.wire import Presence, Rejected
 from fedmix.plan import choose_clients
 from fedmix.rng import stream
 from fedmix.server import Updates, average
+from fedmix.types import Array
 
 LOOKED_AT = 256  # samples of the server's own, to see how large values are
 log = logging.getLogger("fedmix.flower")
@@ -69,7 +70,7 @@ class Remote(Rounds):
         sizes = [known[k].samples if k in known else 0 for k in range(self.settings.clients)]
         return {"classes": None, "sizes": sizes, "counts": []}
 
-    def _sizes(self) -> np.ndarray[Any, Any]:
+    def _sizes(self) -> Array:
         return np.array([presence.samples for presence in self.roster.presence.values()])
 
     def _nonnegative(self) -> bool:

@@ -20,8 +20,8 @@ from flwr.compat.common.recorddict_compat import fitres_to_recorddict
 
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
+from fedmix.types import Array
 
-Array = np.ndarray[Any, Any]
 QUANTA = 1 << 22
 MODULUS = 1 << 32
 

@@ -12,8 +12,7 @@ from fedmix.data.federated import FederatedData, Ragged
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
 from fedmix.experiment import Experiment
-from fedmix.losses import cross_entropy, squared_error
-from fedmix.models.functional import Model, check_fits
+from fedmix.models.functional import Model, model_for
 from fedmix.objectives.base import Objective
 from fedmix.training import Training
 
@@ -87,9 +86,7 @@ class Task:
 
     def model(self, data: FederatedData) -> Model:
         """The model for such data, with its first weights; refused if it does not take them."""
-        model = Model(self.module(data), cross_entropy if data.classes is not None else squared_error)
-        check_fits(model, data)
-        return model
+        return model_for(data, self.module(data))
 
 
 def only(data: FederatedData, client: int) -> FederatedData:

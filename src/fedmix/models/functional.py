@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from fedmix.data.federated import FederatedData
 from fedmix.errors import BadInput, described, first_line
-from fedmix.losses import Loss, cross_entropy
+from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.along import Along
 from fedmix.models.layers import Conv2d, GroupNorm, KeyedDropout, LayerNorm, Linear, MaxPool2d
 from fedmix.types import Params
@@ -130,7 +130,14 @@ def _prepared(module: nn.Module) -> nn.Module:
     return module
 
 
-def check_fits(model: Model, data: FederatedData) -> None:
+def model_for(data: FederatedData, module: nn.Module, loss: Loss | None = None) -> Model:
+    """The module as a model of such samples, with the loss that goes with them unless one is given; refused if it cannot be."""
+    model = Model(module, loss or (cross_entropy if data.classes is not None else squared_error))
+    _check_fits(model, data)
+    return model
+
+
+def _check_fits(model: Model, data: FederatedData) -> None:
     """Refuse a model that cannot be trained on such samples: wrong shapes, or randomness that no plan drew.
 
     It is tried on the CPU, since a GPU would compile kernels for this.

@@ -1,7 +1,6 @@
 """Mixup (Zhang et al. 2018) with raw samples: inside a client (LocalMix) or across all of them (GlobalMix)."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
@@ -38,9 +37,6 @@ class _RawMix(Objective):
             raise BadInput(f"{type(self).__name__}: this batch carries no partners to mix with")
         return mixed_loss(model, params, batch, batch.partner_x, batch.partner_y, lam)
 
-    def _needs(self, whose: Literal["local", "global"]) -> Needs:
-        return Needs(partner=whose, alpha=self.alpha)
-
 
 @dataclass(frozen=True)
 class LocalMix(_RawMix):
@@ -48,7 +44,7 @@ class LocalMix(_RawMix):
 
     @property
     def needs(self) -> Needs:
-        return self._needs("local")
+        return Needs(partner="local", alpha=self.alpha)
 
 
 @dataclass(frozen=True)
@@ -57,4 +53,4 @@ class GlobalMix(_RawMix):
 
     @property
     def needs(self) -> Needs:
-        return self._needs("global")
+        return Needs(partner="global", alpha=self.alpha)

@@ -16,8 +16,10 @@ HOW = (
 )
 # Training samples of all clients; FEMNIST's and Shakespeare's are LEAF's means (226.8 and 3,743.3), less what is held out.
 SAMPLES: dict[str, Callable[[Any], float]] = {
-    "cifar10": lambda data: (data.clients * data.samples_per_client if data.samples_per_client else 50_000) * data.local_share,
-    "cifar100": lambda data: (data.clients * data.samples_per_client if data.samples_per_client else 50_000) * data.local_share,
+    **dict.fromkeys(
+        ("cifar10", "cifar100"),
+        lambda data: (data.clients * data.samples_per_client if data.samples_per_client else 50_000) * data.local_share,
+    ),
     "femnist": lambda data: 226.8 * (1 - data.test_share) * data.local_share * data.clients,
     "shakespeare": lambda data: 3743.3 * data.train_share * data.clients,
 }

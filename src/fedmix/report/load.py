@@ -167,11 +167,10 @@ def _gallery(path: Path) -> Gallery | None:
     from safetensors import SafetensorError
     from safetensors.numpy import load as tensors
 
+    content = read(path)
     try:
-        said = tensors(read(path))
+        said = tensors(content)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, BadInput):
-            raise
         raise BadInput(f"{path} is damaged ({printable(error)}); delete it to report this run without pictures") from None
     pictures = [said.get(name) for name in ("means", "samples")]
     for array in pictures:

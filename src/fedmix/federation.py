@@ -281,7 +281,7 @@ class Federation(Rounds):
         plans = draw_plans(
             self.seed, self.round, clients, samples, self.training, self.needs,
             entries=[self.exchange.entries_for(k) for k in clients] if self.exchange else None,
-            everyone=len(self.data.clients.flat), pad=self.data.transform.pad,
+            everyone=len(self.data.clients.flat), pad=self.data.transform.pad, width=int(self.data.clients.sizes.max()),
         )  # fmt: skip
         work = Work(self.round + 1, chosen, plans, self.params, self.training.rate(self.round), pool)
         updates = self.engine.run_round(self.resident, work)

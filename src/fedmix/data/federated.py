@@ -198,8 +198,8 @@ class FederatedData:
         return self.transform.units(torch.from_numpy(np.ascontiguousarray(raw)))
 
     def inputs(self, raw: Array) -> Tensor:
-        """Samples as the model sees them, without augmentation."""
-        return self.transform.normalise(self.units(raw))
+        """Samples as the model sees them, without augmentation; a copy, which a model may change in place."""
+        return self.transform.normalise(self.units(raw)).clone()
 
     def labels(self, raw: Array) -> Tensor:
         """Labels in their stored form as vectors."""

@@ -239,7 +239,7 @@ class Federation(Rounds):
     ) -> None:
         if seed < 0:
             raise BadInput(f"seed={seed} must not be negative")
-        _check(data, objective, training, exchange)
+        _check(data, objective, training, exchange, loss)
         model = Model(module, loss or (cross_entropy if data.classes is not None else squared_error))
         means = MeanExchange(exchange or Exchange(), seed, len(data.clients)) if objective.needs.means else None
         check_fits(model, data)
@@ -365,13 +365,14 @@ def device_named(name: str | torch.device) -> torch.device:
         raise BadInput(f"device {str(name)!r} cannot be used ({reason}); choose 'cpu', or 'cuda' where there is a GPU") from error
 
 
-def _check(data: FederatedData, objective: Objective, training: Training, exchange: Exchange | None) -> None:
+def _check(data: FederatedData, objective: Objective, training: Training, exchange: Exchange | None, loss: Loss | None) -> None:
     """Refuse combinations that cannot work, before anything runs."""
     for what, value, kind, how in (
         ("data", data, FederatedData, "make a FederatedData of it, by fedmix.data.from_arrays"),
         ("objective", objective, Objective, "give an Objective, such as FedMix(lam=0.1)"),
         ("training", training, Training, "give a Training, such as Training(clients_per_round=5)"),
         ("exchange", Exchange() if exchange is None else exchange, Exchange, "give an Exchange, such as Exchange(m=5)"),
+        ("loss", cross_entropy if loss is None else loss, Loss, "give a fedmix.losses.Loss, or leave it out"),
     ):
         if not isinstance(value, kind):
             raise BadInput(f"`{what}` is {described(value)}; {how}")

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmix import ClientFailure, Diverged, Federation, Supervised, Training
+from fedmix import ClientFailure, Diverged, Federation, Supervised, Training, models
+from fedmix.models import Model
+from fedmix.types import Batch, Params
 from tests.synthetic import RAGGED, federated
 
 
@@ -61,6 +63,22 @@ def test_reference_engine_says_where_code_failed() -> None:
     ) as caught:
         list(federation.run(1))
     assert not isinstance(caught.value, Diverged)
+
+
+class Forgetful(Supervised):
+    """Uses a mean that it did not ask for, which is an AttributeError."""
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
+        assert batch.mean_x is None
+        return super().__call__(model, params, anchor, batch) + batch.mean_x.sum()
+
+
+def test_reference_engine_says_where_an_objective_failed_whatever_the_error() -> None:
+    federation = Federation(models.digits_cnn(), federated("digits_cnn"), Forgetful(), Training(5), engine="sequential")
+    with pytest.raises(
+        ClientFailure, match=r"round 1, client \d, step 0: AttributeError: 'NoneType' object has no attribute 'sum'"
+    ):
+        list(federation.run(1))
 
 
 def test_overflow_in_the_last_step_is_found() -> None:

@@ -294,6 +294,7 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
     ("args", "said"),
     [
         (["run", "mnist"], "preset 'mnist' is unknown; choose one of digits"),
+        (["data", "show", "diabetes"], "shakespeare, or give a file with [data] name = 'diabetes'"),  # which `data list` names
         (["run", "digits", "--algorithm", "fedsgd"], "algorithm 'fedsgd' is unknown"),
         (["run", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
         (["run", "digits", "--set", "lam"], "is not KEY=VALUE"),

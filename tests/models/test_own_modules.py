@@ -112,7 +112,7 @@ class Attention(nn.Module):
         self.layer.self_attn.dropout = 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(self.layer(x.unflatten(1, (2, 2))).flatten(1))
+        out: Tensor = self.last(self.layer(x.view(-1, 2, 2)).flatten(1))
         return out
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -123,7 +122,7 @@ class FederatedData:
     name: str = "arrays"
 
     def __post_init__(self) -> None:
-        if self.classes is not None and (not isinstance(self.classes, Integral) or self.classes < 1):
+        if self.classes is not None and (not isinstance(self.classes, int | np.integer) or self.classes < 1):
             raise BadInput(f"{self.name}: classes={self.classes!r} must be at least 1, and a whole number")
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
             if len(x) != len(y):

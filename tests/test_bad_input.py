@@ -28,6 +28,7 @@ from fedmix import (
     models,
 )
 from fedmix.data import FederatedData, Ragged, cifar10, cifar100, digits, femnist, from_arrays, partition, shakespeare
+from fedmix.objectives import Needs
 from tests.synthetic import one_after_another
 
 Array = np.ndarray[Any, Any]
@@ -191,6 +192,17 @@ DATA: list[tuple[str, Call]] = [
     ("mine: training labels are float64; with `classes` they must be integers", lambda: arrays(y=np.zeros(12))),
     ("mine: training targets have shape .12,.; regression needs .n, d.", lambda: regression(y=np.zeros(12))),
     ("mine: training labels have shape .12, 1.", lambda: arrays(y=labelled(0, 0)[:, None])),
+    ("mine: training labels cannot be made an array of numbers", lambda: regression(y=np.full((12, 1), "yes"))),
+    ("mine: training inputs are a single number; give an array", lambda: arrays(x=np.float64(3))),
+    ("mine: test labels are a single number; give an array", lambda: arrays(test=(np.zeros((4, 2)), np.int64(1)))),
+    (
+        "mine: training inputs are masked in places, and what is masked would be used; clean the data first",
+        lambda: arrays(x=np.ma.masked_less(at(-1, 5), 0)),
+    ),
+    ("mine: classes=0 must be at least 1, and a whole number", lambda: arrays(classes=0)),
+    ("mine: classes=2.5 must be at least 1, and a whole number", lambda: arrays(classes=2.5)),
+    ("mine: classes='3' must be at least 1, and a whole number", lambda: arrays(classes="3")),
+    ("client 1: its rows are lists of different lengths; give one list", lambda: arrays(clients=[[0], [[1], [2, 3]]])),
     ("mine: 12 training inputs but 11 labels; give one label per input", lambda: arrays(y=np.zeros(11, int))),
     ("mine: 4 test inputs but 3 labels", lambda: arrays(test=(np.zeros((4, 2)), np.zeros(3, int)))),
     ("mine: .*test", lambda: arrays(test=(np.zeros((0, 2)), np.zeros(0, int)))),
@@ -221,6 +233,7 @@ COMBINATIONS: list[tuple[str, Call]] = [
     ("`data` is of type Endless; make a FederatedData of it", lambda: federation(data=Endless())),  # type: ignore[arg-type]
     ("`objective` is the class FedMix; give an Objective, such as", lambda: federation(FedMix)),  # type: ignore[arg-type]
     ("`training` is of type dict; give a Training, such as", lambda: federation(training={"lr": 1})),  # type: ignore[arg-type]
+    ("`loss` is of type CrossEntropyLoss; give a fedmix.losses.Loss", lambda: federation(loss=nn.CrossEntropyLoss())),
     ("`exchange` is the class Exchange; give an Exchange, such as", lambda: federation(exchange=Exchange)),
     (
         "GlobalMix needs raw samples of other clients and mine is private; FedMix and NaiveMix need means only",
@@ -239,6 +252,9 @@ COMBINATIONS: list[tuple[str, Call]] = [
         lambda: federation(data=regression()),
     ),
     ("does not take inputs of shape .2, 2.", lambda: federation(module=nn.Linear(3, 3))),
+    ("Needs: means='every' is unknown; choose one of batch, sample", lambda: Needs(means="every")),  # type: ignore[arg-type]
+    # taken for "global", it would get past `private`
+    ("Needs: partner='Global' is unknown; choose one of local, global", lambda: Needs(partner="Global")),  # type: ignore[arg-type]
     ("FedMix: lam=1.5 is outside", lambda: FedMix(1.5)),
     ("FedMix: lam=nan is outside", lambda: FedMix(NOT)),
     ("NaiveMix: lam=-0.1 is outside", lambda: NaiveMix(-0.1)),

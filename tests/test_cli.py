@@ -51,6 +51,26 @@ def test_letters_that_a_pipe_does_not_have() -> None:
     assert b"? = 1" in done.stdout
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_result_that_finds_no_space(unbuffered: str) -> None:
+    command, env = [sys.executable, "-m", "fedmix", "data", "list", "--json"], os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert done.stderr == "fedmix: no space is left where the result goes; free some and run the same again\n"
+    assert done.returncode == 1
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    """As `| head -1` is; what it did not read is no mistake to tell."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        command = [sys.executable, "-m", "fedmix", "data", "list", "--json"]
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": ""})
+    assert (done.stderr, done.returncode) == ("", 1)
+
+
 def test_a_place_for_no_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", "/proc/nowhere") == 2
     assert "cannot be written (" in capsys.readouterr().err
@@ -299,6 +319,7 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
     ("args", "said"),
     [
         (["run", "mnist"], "preset 'mnist' is unknown; choose one of digits"),
+        (["data", "show", "diabetes"], "shakespeare, or give a file with [data] name = 'diabetes'"),  # which `data list` names
         (["run", "digits", "--algorithm", "fedsgd"], "algorithm 'fedsgd' is unknown"),
         (["run", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
         (["run", "digits", "--set", "lam"], "is not KEY=VALUE"),

@@ -98,6 +98,18 @@ def test_clients_draw_for_themselves_what_is_drawn_for_all() -> None:
         np.testing.assert_array_equal(there(many.partners), stream(6, "partners", 3, k).integers(0, n, (steps, 10)))
 
 
+def test_padding_that_no_client_fills_is_left_out() -> None:
+    """Batches of 10 of which 7 are filled at most: every draw is the one for 10, cut off after the seventh column."""
+    entries = [np.arange(9), np.array([2, 5])]
+    full, narrow = (draw_plans(6, 3, [4, 0], [7, 3], TRAINING, EVERYTHING, entries=entries, pad=2, width=w) for w in (None, 7))
+    for one, other in zip(full, narrow, strict=True):
+        assert other.rows.shape == other.mask.shape == (3, 7)
+        assert one.mask.sum() == other.mask.sum()
+        for name, draws in one._asdict().items():
+            expected = draws if name in ("keys", "lam") else draws[:, :7]
+            np.testing.assert_array_equal(getattr(other, name), expected)
+
+
 # Clients
 
 

@@ -21,7 +21,7 @@ from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
 from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code, why_none
 from fedmix.kernels.precision import Precision, arithmetic, check_device
-from fedmix.losses import Loss
+from fedmix.losses import Loss, cross_entropy
 from fedmix.models.functional import Model, model_for
 from fedmix.objectives.base import Objective
 from fedmix.plan import choose_clients, draw_plans
@@ -240,7 +240,7 @@ class Federation(Rounds):
     ) -> None:
         if seed < 0:
             raise BadInput(f"seed={seed} must not be negative")
-        _check(data, objective, training, exchange)
+        _check(data, objective, training, exchange, loss)
         model = model_for(data, module, loss)
         means = MeanExchange(exchange or Exchange(), seed, len(data.clients)) if objective.needs.means else None
         for phase in objective.phases():
@@ -281,7 +281,7 @@ class Federation(Rounds):
         plans = draw_plans(
             self.seed, self.round, clients, samples, self.training, self.needs,
             entries=[self.exchange.entries_for(k) for k in clients] if self.exchange else None,
-            everyone=len(self.data.clients.flat), pad=self.data.transform.pad,
+            everyone=len(self.data.clients.flat), pad=self.data.transform.pad, width=int(self.data.clients.sizes.max()),
         )  # fmt: skip
         work = Work(self.round + 1, chosen, plans, self.params, self.training.rate(self.round), pool)
         updates = self.engine.run_round(self.resident, work)
@@ -365,13 +365,14 @@ def device_named(name: str | torch.device) -> torch.device:
         raise BadInput(f"device {str(name)!r} cannot be used ({reason}); choose 'cpu', or 'cuda' where there is a GPU") from error
 
 
-def _check(data: FederatedData, objective: Objective, training: Training, exchange: Exchange | None) -> None:
+def _check(data: FederatedData, objective: Objective, training: Training, exchange: Exchange | None, loss: Loss | None) -> None:
     """Refuse combinations that cannot work, before anything runs."""
     for what, value, kind, how in (
         ("data", data, FederatedData, "make a FederatedData of it, by fedmix.data.from_arrays"),
         ("objective", objective, Objective, "give an Objective, such as FedMix(lam=0.1)"),
         ("training", training, Training, "give a Training, such as Training(clients_per_round=5)"),
         ("exchange", Exchange() if exchange is None else exchange, Exchange, "give an Exchange, such as Exchange(m=5)"),
+        ("loss", cross_entropy if loss is None else loss, Loss, "give a fedmix.losses.Loss, or leave it out"),
     ):
         if not isinstance(value, kind):
             raise BadInput(f"`{what}` is {described(value)}; {how}")

@@ -76,8 +76,12 @@ def draw_plans(
     entries: Sequence[Array] | None = None,
     everyone: int = 0,
     pad: int = 0,
+    width: int | None = None,
 ) -> list[ClientPlan]:
-    """The plans of many clients, one purpose after another: each is what `draw_plan` gives that client."""
+    """The plans of many clients, one purpose after another: each is what `draw_plan` gives that client.
+
+    Where no client fills a batch, `width` is as far as it is filled, and the padding beyond is left out; draws stay as they are.
+    """
     B, steps = training.batch_size, [training.steps(n) for n in samples]
     places = np.asarray(clients)
 
@@ -86,24 +90,24 @@ def draw_plans(
 
     def crops(purpose: str) -> list[Array]:
         bounds = [2 * pad + 1, 2 * pad + 1, 2]
-        return each(purpose, lambda rng, i: rng.integers(0, bounds, (steps[i], B, 3)).astype(np.uint8))
+        return each(purpose, lambda rng, i: rng.integers(0, bounds, (steps[i], B, 3))[:, :width].astype(np.uint8))
 
-    masks = {n: _mask(n, training) for n in set(samples)}
+    masks = {n: _mask(n, training)[:, :width] for n in set(samples)}
     absent: list[None] = [None] * len(steps)
     means: Sequence[Array | None] = absent
     partners: Sequence[Array | None] = absent
     lam: Sequence[Array | None] = absent
     if needs.means is not None and entries is not None:
         per = 1 if needs.means == "batch" else B
-        means = each("means", lambda rng, i: entries[i][rng.integers(0, len(entries[i]), (steps[i], per))])
+        means = each("means", lambda rng, i: entries[i][rng.integers(0, len(entries[i]), (steps[i], per))[:, :width]])
     if needs.partner is not None:
         among = samples if needs.partner == "local" else [everyone] * len(steps)
-        partners = each("partners", lambda rng, i: rng.integers(0, among[i], (steps[i], B)))
+        partners = each("partners", lambda rng, i: rng.integers(0, among[i], (steps[i], B))[:, :width])
     if needs.alpha is not None:
         alpha = needs.alpha
         lam = each("lambda", lambda rng, i: rng.beta(alpha, alpha, steps[i]).astype(np.float32))
     fields = (
-        each("batches", lambda rng, i: _rows(rng, samples[i], training)),
+        each("batches", lambda rng, i: _rows(rng, samples[i], training)[:, :width]),
         [masks[n] for n in samples],
         each("dropout", lambda rng, i: step_keys(rng, steps[i])),
         means,

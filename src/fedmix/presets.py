@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedmix.errors import BadInput
-from fedmix.experiment import Experiment
+from fedmix.experiment import DATA, Experiment
 
 
 class Preset(NamedTuple):
@@ -57,7 +57,8 @@ def experiment(name: str, algorithm: str = "fedmix", *, seed: int = 0) -> Experi
     (0.1, 0.1, 0.9)
     """
     if name not in PRESETS:
-        raise BadInput(f"preset {name!r} is unknown; choose one of {', '.join(PRESETS)}")
+        file = f", or give a file with [data] name = {name!r}" if name in DATA else ""
+        raise BadInput(f"preset {name!r} is unknown; choose one of {', '.join(PRESETS)}{file}")
     preset = PRESETS[name]
     training = {
         "clients_per_round": preset.clients_per_round, "epochs": preset.epochs, "batch_size": 10,

@@ -1,5 +1,7 @@
 """Rows by client as two arrays, and what is counted and changed in them, by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,14 @@ def test_labels_of_any_integer_type_are_counted() -> None:
     counts = from_arrays(X, Y.astype(np.uint64), ROWS, (X, Y), classes=3).class_counts()
     assert counts is not None
     assert counts.sum(1).tolist() == [3, 1, 2]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int32])
+def test_labels_of_any_integer_type_become_vectors(kind: type[np.integer[Any]]) -> None:
+    """As training and testing make them, of tensors of their type."""
+    data = from_arrays(X, Y.astype(kind), ROWS, (X, Y.astype(kind)), classes=4)
+    for labels in (data.y, data.test_y):
+        np.testing.assert_array_equal(data.labels(labels).numpy(), np.eye(4)[Y])
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,28 @@ def apart(a: Params, b: Params) -> float:
     return max(float((a[n] - b[n]).abs().max()) for n in a)
 
 
+@pytest.mark.parametrize("objective", [FedMix(0.1, per="sample"), LocalMix(alpha=1.0)], ids=["fedmix-per-sample", "localmix"])
+def test_a_batch_size_above_everyones_samples_is_their_whole_data(objective: Objective) -> None:
+    """A thousand, to say "all", must not make a thousand rows; before round 2 the largest client grows."""
+    given = federated("digits_cnn", SMALL, seed=3)
+    data = replace(given, transform=Exactly(given.transform))
+
+    def params(engine: Literal["vectorised", "sequential"]) -> tuple[Params, list[int]]:
+        module, training = initialised(SHAPES["digits_cnn"][0], seed=1).double(), Training(3, epochs=2, batch_size=1000, lr=0.01)
+        federation = Federation(
+            module, data, objective, training, engine=engine, changes=lambda round_: {1: np.arange(15)} if round_ == 1 else {}
+        )
+        widths = []
+        with patch.object(federation.engine, "run_round", wraps=federation.engine.run_round) as running:
+            for _ in federation.run(2):
+                widths += [plan.rows.shape[1] for plan in running.call_args.args[1].plans]
+        return federation.params, widths
+
+    (one, widths), (other, _) = params("vectorised"), params("sequential")
+    assert widths == [12] * 3 + [15] * 3
+    assert apart(one, other) < 1e-12
+
+
 @pytest.mark.parametrize(("kind", "objective"), CASES)
 def test_engines_agree(kind: str, objective: Objective) -> None:
     """In float64, so that a disagreement is a mistake and never a rounding error that crossed a kink."""

@@ -1,12 +1,14 @@
 """A client whose numbers explode is named, with round, step and what its input looked like, on both engines."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmix import ClientFailure, Diverged, Federation, Supervised, Training
+from fedmix import ClientFailure, Diverged, Federation, Supervised, Training, models
+from fedmix.models import Model
+from fedmix.types import Batch, Params
 from tests.synthetic import RAGGED, federated
 
 
@@ -61,6 +63,23 @@ def test_reference_engine_says_where_code_failed() -> None:
     ) as caught:
         list(federation.run(1))
     assert not isinstance(caught.value, Diverged)
+
+
+class Forgetful(Supervised):
+    """Uses a mean that it did not ask for, which is an AttributeError."""
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
+        means: Any = batch.mean_x
+        total: Tensor = super().__call__(model, params, anchor, batch) + means.sum()
+        return total
+
+
+def test_reference_engine_says_where_an_objective_failed_whatever_the_error() -> None:
+    federation = Federation(models.digits_cnn(), federated("digits_cnn"), Forgetful(), Training(5), engine="sequential")
+    with pytest.raises(
+        ClientFailure, match=r"round 1, client \d, step 0: AttributeError: 'NoneType' object has no attribute 'sum'"
+    ):
+        list(federation.run(1))
 
 
 def test_overflow_in_the_last_step_is_found() -> None:

@@ -1,8 +1,10 @@
 """Any module as a pure function: rounds as autograd has them, and modules that cannot be trained are refused."""
 
 import copy
+from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -84,6 +86,53 @@ def test_frozen_parameters_stay() -> None:
     assert not torch.equal(federation.params["2.weight"], before["2.weight"])
 
 
+@pytest.mark.parametrize("mode", ["both", "evaluation"])
+def test_a_model_that_changes_its_inputs_is_refused_and_leaves_the_arrays_as_they_were(mode: str) -> None:
+    """Arrays are not copied, so whoever trains on them next, with another model, would train and be tested on others."""
+
+    class InPlace(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x if self.training and mode == "evaluation" else torch.relu_(x))
+
+    data = arrays()
+    before = copy.deepcopy((data.x, data.test_x))
+    with pytest.raises(BadInput, match="changes its inputs in place"):
+        Federation(InPlace(4, 3), data, FedMix(0.1), Training(2))
+    for now, then in zip((data.x, data.test_x), before, strict=True):
+        assert (then < 0).any()  # which a ReLU would change
+        np.testing.assert_array_equal(now, then)
+
+
+class Attention(nn.Module):
+    """A transformer's layer, which goes through PyTorch's fused attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.TransformerEncoderLayer(2, 1, 8, batch_first=True), nn.Linear(4, 3)
+        self.layer.self_attn.dropout = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.layer(x.view(-1, 2, 2)).flatten(1))
+        return out
+
+
+def test_fedmix_trains_a_transformer() -> None:
+    """Its derivative is that of finite differences in float64, and both engines agree, with the layer's own dropout."""
+    torch.manual_seed(0)
+    module = Attention()
+    exact = Model(copy.deepcopy(module).double())
+    x, dx, params, key = torch.randn(5, 4).double(), torch.randn(1, 4).double(), exact.init(), torch.tensor(3)
+    there, back = (exact(params, x + step * dx, key) for step in (1e-5, -1e-5))
+    torch.testing.assert_close(exact.along(params, x, dx, key)[1], (there - back) / 2e-5, rtol=1e-6, atol=1e-8)
+    runs = list[Params]()
+    for engine in ENGINES:
+        federation = Federation(module, arrays(), FedMix(0.1), Training(2, batch_size=4, lr=0.1), engine=engine)
+        list(federation.run(2))
+        runs.append(federation.params)
+    for name, p in runs[0].items():
+        torch.testing.assert_close(p, runs[1][name], rtol=1e-4, atol=1e-5)
+
+
 # Refusals
 
 
@@ -113,6 +162,47 @@ class Pair(nn.Module):
         return self.linear(x), x
 
 
+class Stateful(ByItself):
+    """Its `forward` is given; the buffer `seen` and the attribute `calls` are there to be changed."""
+
+    seen: Tensor
+
+    def __init__(self, forward: Callable[["Stateful", Tensor], Tensor]) -> None:
+        super().__init__()
+        self.given, self.calls = forward, 0
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.given(self, x)
+
+
+def replaced(self: Stateful, x: Tensor) -> Tensor:
+    """A running mean, as batch norm has it: a pure function of the module would forget it, and test with the first one."""
+    if self.training:
+        self.seen = 0.9 * self.seen + 0.1 * x.mean(0)
+    return self.linear(x - self.seen)  # type: ignore[no-any-return]
+
+
+def in_place(self: Stateful, x: Tensor) -> Tensor:
+    self.seen += 1
+    return self.linear(x)  # type: ignore[no-any-return]
+
+
+def counted(self: Stateful, x: Tensor) -> Tensor:
+    self.calls += 1
+    return self.calls * self.linear(x)  # type: ignore[no-any-return]
+
+
+def centred(self: Stateful, x: Tensor) -> Tensor:
+    return self.linear(x - x.mean(0))  # type: ignore[no-any-return]
+
+
+def unset() -> nn.Module:
+    module = nn.Linear(4, 3)
+    nn.init.constant_(module.weight, torch.nan)
+    return module
+
+
 FIRST = nn.Linear(4, 3)
 REFUSED: list[tuple[str, nn.Module]] = [
     (
@@ -127,6 +217,12 @@ REFUSED: list[tuple[str, nn.Module]] = [
         nn.Sequential(FIRST, nn.AlphaDropout()),
     ),
     (r"draws random numbers by itself.*use nn.Dropout layers instead", ByItself()),
+    (r"changes its buffer 'seen' when it is called, which clients cannot share", Stateful(replaced)),
+    (r"changes its buffer 'seen' when it is called", Stateful(in_place)),
+    (r"gives two outputs for the same inputs", Stateful(counted)),
+    (r"output for a sample depends on the other samples of its batch", Stateful(centred)),
+    (r"output holds NaN or infinity before any training; look at its first weights", unset()),
+    (r"its weights are bfloat16 and must be float32, as module.float\(\) makes them", nn.Linear(4, 3).bfloat16()),
     (r"output has shape \(2, 5\) but the labels \(2, 3\); give its last layer 3 outputs", nn.Linear(4, 5)),
     (r"does not take inputs of shape \(2, 4\)", nn.Linear(7, 3)),
     (r"does not take inputs of shape \(2, 4\)", nn.Conv2d(1, 3, 3)),

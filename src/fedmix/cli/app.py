@@ -1,5 +1,6 @@
 """The commands and their options. What they do is in `commands.py`, imported when one runs."""
 
+import errno
 import os
 import sys
 import warnings
@@ -327,13 +328,23 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # where a terminal or a pipe has no ε, a ? is better than no result
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where what goes wrong is told; not when Python ends
     except FedmixError as error:
         print(f"fedmix: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("fedmix: stopped", file=sys.stderr)
         sys.exit(130)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EPIPE):
+            raise
+        if error.errno == errno.ENOSPC:  # else who reads has seen enough
+            print("fedmix: no space is left where the result goes; free some and run the same again", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # lest Python fail on the rest of it at its end
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Ragged:
 
     @staticmethod
     def of(groups: Iterable[Sequence[int] | Array]) -> "Ragged":
-        arrays = [_row_numbers(client, np.asarray(g)) for client, g in enumerate(groups)]
+        arrays = [_row_numbers(client, g) for client, g in enumerate(groups)]
         return Ragged.cut(np.concatenate([np.empty(0, np.int64), *arrays]), [len(a) for a in arrays])
 
     @staticmethod
@@ -85,8 +85,12 @@ def digest(*arrays: Array) -> bytes:
     return hashed.digest()
 
 
-def _row_numbers(client: int, rows: Array) -> Array:
+def _row_numbers(client: int, given: Sequence[int] | Array) -> Array:
     """Masks and fractions would turn into other rows without a word."""
+    try:
+        rows = np.asarray(given)
+    except ValueError as error:
+        raise BadInput(f"client {client}: its rows are lists of different lengths; give one list of row numbers") from error
     if rows.ndim != 1 or (len(rows) and not np.issubdtype(rows.dtype, np.integer)):
         raise BadInput(
             f"client {client}: its rows are {rows.dtype} of shape {rows.shape}; "
@@ -117,6 +121,8 @@ class FederatedData:
     name: str = "arrays"
 
     def __post_init__(self) -> None:
+        if self.classes is not None and (not isinstance(self.classes, int | np.integer) or self.classes < 1):
+            raise BadInput(f"{self.name}: classes={self.classes!r} must be at least 1, and a whole number")
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
             if len(x) != len(y):
                 raise BadInput(f"{self.name}: {len(x)} {part} inputs but {len(y)} labels; give one label per input")
@@ -215,11 +221,14 @@ class FederatedData:
         outside = [k for k in changed if not 0 <= k < len(self.clients)]
         if outside:
             raise BadInput(f"{self.name}: there is no client {outside[0]}; clients are 0..{len(self.clients) - 1}")
-        rows = {int(k): _row_numbers(k, np.asarray(rows)) for k, rows in changed.items()}
+        rows = {int(k): _row_numbers(k, rows) for k, rows in changed.items()}
         same = copy(self)  # whose arrays have been checked
         object.__setattr__(same, "clients", self.clients.with_rows(rows))
         same._check_clients()
         return same
+
+
+_UNSIGNED = (np.uint16, np.uint32, np.uint64)  # with which torch does not calculate
 
 
 def from_arrays(
@@ -244,9 +253,9 @@ def from_arrays(
     if not isinstance(clients, Iterable):
         raise BadInput(f"{name}: `clients` is {described(clients)}; give a list with the row numbers of each client")
     x, test_x = _array(x, f"{name}: training inputs", np.float32), _array(test[0], f"{name}: test inputs", np.float32)
-    y, test_y = _array(y, f"{name}: training labels"), _array(test[1], f"{name}: test labels")
-    if classes is None:
-        y, test_y = y.astype(np.float32), test_y.astype(np.float32)
+    kind = np.float32 if classes is None else None
+    y, test_y = _array(y, f"{name}: training labels", kind), _array(test[1], f"{name}: test labels", kind)
+    y, test_y = (a.astype(np.int64) if a.dtype in _UNSIGNED else a for a in (y, test_y))
     return FederatedData(x, y, Ragged.of(clients), test_x, test_y, classes, private=private, name=name)
 
 
@@ -255,7 +264,12 @@ def _array(values: Any, what: str, dtype: type | None = None) -> Array:
     if not (hasattr(values, "__array__") or isinstance(values, list | tuple)):
         raise BadInput(f"{what} are {described(values)}; give an array or a tensor (of a Dataset, stack the samples)")
     try:
-        return np.asarray(values, dtype)
+        array = np.asarray(values, dtype)
     except (ValueError, TypeError, RuntimeError) as error:
         reason = str(error).partition(". ")[0].rstrip(".")
         raise BadInput(f"{what} cannot be made an array of numbers ({reason})") from error
+    if not array.ndim:
+        raise BadInput(f"{what} are a single number; give an array with one entry for each sample")
+    if np.ma.is_masked(values):
+        raise BadInput(f"{what} are masked in places, and what is masked would be used; clean the data first")
+    return array

@@ -87,11 +87,12 @@ class Program:
         )
         self._quick = _Quick() if compile else None
 
-    def fits(self, data: Resident, pool: Received | None) -> bool:
-        """Whether it can go on with this data and pool."""
+    def fits(self, data: Resident, draws: PlanOnDevice, pool: Received | None) -> bool:
+        """Whether it can go on with this data, pool and width of batches."""
         mine = self.state.pool
         same = (mine is None and pool is None) or (mine and pool and [t.shape for t in mine] == [t.shape for t in pool])
-        return data.x is self.state.x and data.y is self.state.y and bool(same)
+        wide = draws.rows.shape[1:] == self.state.draws.rows.shape[1:]
+        return data.x is self.state.x and data.y is self.state.y and wide and bool(same)
 
     def begin(self, anchor: Params, lr: float, pool: Received | None) -> None:
         """Take a round's weights, learning rate and pool."""

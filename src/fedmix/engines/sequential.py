@@ -42,7 +42,7 @@ class Sequential:
                     )
             except FedmixError:
                 raise
-            except (RuntimeError, ValueError, TypeError) as error:
+            except Exception as error:  # of an objective or a model, which can be anyone's
                 reason = f"{type(error).__name__}: {error}; its input was {describe(batch)}"
                 raise ClientFailure(work.round, client, step, reason) from error
             if not torch.isfinite(loss) or not all(torch.isfinite(p).all() for p in params.values()):

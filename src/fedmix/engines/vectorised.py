@@ -123,7 +123,7 @@ class Vectorised:
     def _program(self, data: Resident, work: Work, plan: PlanOnDevice) -> Program:
         slots = plan.rows.shape[1]
         found = self._programs.get(slots)
-        if found is None or not found.fits(data, work.pool):
+        if found is None or not found.fits(data, plan, work.pool):
             if found is not None or not self.compile:  # without compiled code, nothing is worth keeping
                 found = None
                 self.forget()

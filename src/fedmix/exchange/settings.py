@@ -44,7 +44,7 @@ class Exchange:
 
     def __post_init__(self) -> None:
         if self.m != "all":
-            if not isinstance(self.m, int | float) or not self.m > 0:
+            if not isinstance(self.m, int | np.integer | float) or not self.m > 0:
                 raise BadInput(f"exchange.m={self.m!r}: M_k must be at least 1, a fraction of n_k in (0, 1), or 'all'")
             if isinstance(self.m, float) and self.m >= 1:
                 raise BadInput(
@@ -122,9 +122,9 @@ class Exchange:
         """M_k for clients with these numbers of samples, whether or not they have that many."""
         if self.m == "all":
             return samples
-        if isinstance(self.m, int):
-            return np.full_like(samples, self.m)
-        return np.maximum(1, (self.m * samples + 1e-9).astype(np.int64))  # 0.29 * 100 is 28.999…
+        if isinstance(self.m, float):
+            return np.maximum(1, (self.m * samples + 1e-9).astype(np.int64))  # 0.29 * 100 is 28.999…
+        return np.full_like(samples, self.m)
 
     def smallest_group(self, samples: Array) -> int:
         """How many samples the smallest mean holds that clients with these numbers of samples release; 0 if none does."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import jvp
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedmix.kernels.conv import conv2d
 from fedmix.kernels.lstm import lstm_along
@@ -47,7 +48,8 @@ def _through(module: nn.Module, both: Tensor, n: int) -> Tensor:
 
 def _by_jvp(module: nn.Module, both: Tensor, n: int) -> Tensor:
     x, dx = _pair(both, n)
-    return torch.cat(jvp(module, (x,), (dx,))[:2])
+    with sdpa_kernel(SDPBackend.MATH):  # PyTorch's fused kernels of attention have no forward derivative
+        return torch.cat(jvp(module, (x,), (dx,))[:2])
 
 
 def _in_order(module: Any, both: Tensor, n: int) -> Tensor:

@@ -25,6 +25,11 @@ class Needs:
     alpha: float | None = None
     layer: int = 0
 
+    def __post_init__(self) -> None:
+        for name, allowed in (("means", ("batch", "sample")), ("partner", ("local", "global"))):
+            if getattr(self, name) not in (None, *allowed):
+                raise BadInput(f"Needs: {name}={getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}, or None")
+
     @property
     def mixes(self) -> bool:
         return self.means is not None or self.partner is not None

@@ -1,13 +1,15 @@
 """A client whose numbers explode is named, with round, step and what its input looked like, on both engines."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmix import ClientFailure, Diverged, Federation, Supervised, Training, models
+from fedmix import BadInput, ClientFailure, Diverged, Federation, Objective, Supervised, Training, models
 from fedmix.models import Model
+from fedmix.objectives import batch_mean
 from fedmix.types import Batch, Params
 from tests.synthetic import RAGGED, federated
 
@@ -89,3 +91,40 @@ def test_overflow_in_the_last_step_is_found() -> None:
     with pytest.raises(Diverged, match="the update is NaN or infinite"):
         list(federation.run(1))
     assert all(torch.isfinite(p).all() for p in federation.params.values())
+
+
+class Own(Objective):
+    """Cross entropy of inputs that `change` was applied to."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.change = change
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:  # noqa: ARG002
+        outputs = model(params, self.change(batch.x), batch.key)
+        return batch_mean(model.loss.value(outputs, batch.y), batch.mask)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: x + torch.randn_like(x), "draws random numbers by itself"),
+        (lambda x: x if x.sum() > 0 else -x, r"asks for the value of a tensor, .* use torch.where, or engine='sequential'"),
+        (lambda x: x * x.max().item(), "asks for the value of a tensor"),
+    ],
+)
+def test_what_cannot_be_done_for_all_clients_at_once_is_refused(
+    change: Callable[[Tensor], Tensor], said: str, compiled: bool
+) -> None:
+    federation = Federation(models.digits_cnn(), federated("digits_cnn"), Own(change), Training(5), compile=compiled)
+    with pytest.raises(BadInput, match=said):
+        list(federation.run(1))
+
+
+def test_another_error_of_an_objective_comes_as_it_is() -> None:
+    def change(_: Tensor) -> Tensor:
+        raise RuntimeError("mine")
+
+    federation = Federation(models.digits_cnn(), federated("digits_cnn"), Own(change), Training(5), compile=False)
+    with pytest.raises(RuntimeError, match=r"^mine$"):
+        list(federation.run(1))

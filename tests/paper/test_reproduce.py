@@ -226,6 +226,8 @@ def test_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["main", "--device", "tpu", "--jobs", "2"], "device 'tpu' cannot be used"),
         (["main", "--jobs", "0"], "--jobs 0: at least one"),
         (["shakespeare", "--no-run", "--html", "it.html"], "no run folders were given"),
+        (["main", "--rounds", "5", "--set", "rounds=6"], "rounds is given twice"),
+        (["main", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "objective.lam is given twice"),
         (["main", "--list", "--scale", "small"], "--list estimates runs of the paper's size"),
         (["--list", "--rows", "fedavg"], "table lambda has no row 'fedavg'"),
         (["shakespeare", "--no-run", "--png", "it.gif"], "written as .png or .svg"),

@@ -43,8 +43,10 @@ def study(
     changes = {path: value for path, value in fixed.items() if value is not None}
     for setting in settings:
         (path, value), *more = parsed(setting)
-        if more or path in changes:
+        if more:
             raise BadInput(f"--set {path} has several values, but each cell of a table is one experiment; give one")
+        if path in changes:
+            raise BadInput(f"{path} is given twice, by --set and before; give it once")
         changes[path] = value
     chosen = named(table).select(rows, columns)
     return Study(chosen, tuple(range(seed, seed + seeds)), "small" if scale == "small" else "paper", changes)

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from fedmix.batches import PlanOnDevice, Received, Resident
 from fedmix.engines.rounded import keep_rounded, misrounded
-from fedmix.errors import FedmixError, FedmixWarning, first_line
+from fedmix.errors import BadInput, FedmixError, FedmixWarning, first_line
 from fedmix.kernels.precision import Precision, arithmetic, current
 from fedmix.kernels.product import leave_long_products, one_tile
 from fedmix.local import local_step, rest
@@ -145,7 +145,26 @@ class Program:
             alone = one(_only(state.params), _only(state.velocity), each_field(lambda f: f[0], batch))
             return _stacked(alone[0]), _stacked(alone[1]), alone[2][None]
         by_client = each_field(lambda _: 0, batch)
-        return vmap(one, in_dims=(0, 0, by_client))(state.params, state.velocity, batch)
+        with _told():
+            return vmap(one, in_dims=(0, 0, by_client))(state.params, state.velocity, batch)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say in a sentence what a model or an objective does that cannot be done for many clients at once."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "called random operation" in str(error):
+            raise BadInput(
+                "the model or the objective draws random numbers by itself, so runs could not be repeated; leave that out"
+            ) from error
+        if "calling .item()" in str(error):
+            raise BadInput(
+                "the model or the objective asks for the value of a tensor, by `if` or .item(), and all clients step at once; "
+                "use torch.where, or engine='sequential'"
+            ) from error
+        raise
 
 
 class _Quick:

@@ -26,9 +26,10 @@ class Needs:
     layer: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (("means", ("batch", "sample")), ("partner", ("local", "global"))):
-            if getattr(self, name) not in (None, *allowed):
-                raise BadInput(f"Needs: {name}={getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}, or None")
+        if self.means is not None:
+            one_of("Needs", "means", self.means, "batch", "sample")
+        if self.partner is not None:
+            one_of("Needs", "partner", self.partner, "local", "global")
 
     @property
     def mixes(self) -> bool:

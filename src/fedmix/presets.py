@@ -1,9 +1,9 @@
 """The paper's settings for each data set (its appendix B), and its algorithms by name, as experiments.
 
 The paper gives N, K, E, B, λ, μ, the learning rate and its decay. It is silent about momentum; 0.9 is used here, since without
-it none of the paper's accuracies is near at its rounds (docs/design.md). With it, the nine-layer VGG diverges in the first round
-from He's initial weights in every layer, with FedAvg already; from those in convolutions alone ("he-conv") it trains. LeNet-5 on
-FEMNIST comes nearest to the paper's row with ink in [0, 1] and PyTorch's initial weights (docs/reproduction.md).
+it mixing costs accuracy and iid clients end below the paper's (docs/reproduction.md). With it, the nine-layer VGG diverges in the
+first round from He's initial weights in every layer, with FedAvg already; from those in convolutions alone ("he-conv") it trains.
+LeNet-5 on FEMNIST comes nearest to the paper's row with ink in [0, 1] and PyTorch's initial weights (docs/reproduction.md).
 """
 
 from collections.abc import Mapping

@@ -24,6 +24,7 @@ from fedmix.kernels.precision import Precision, arithmetic, check_device
 from fedmix.losses import Loss, cross_entropy
 from fedmix.models.functional import Model, model_for
 from fedmix.objectives.base import Objective
+from fedmix.objectives.check import check_objective
 from fedmix.plan import choose_clients, draw_plans
 from fedmix.server import average
 from fedmix.training import Training
@@ -245,6 +246,7 @@ class Federation(Rounds):
         means = MeanExchange(exchange or Exchange(), seed, len(data.clients)) if objective.needs.means else None
         for phase in objective.phases():
             model.tail(phase.layer)
+        check_objective(objective, model, data)
         super().__init__(model, objective, training, data, means, seed, device_named(device))
         check_device(precision, self.device)
         self.changes = changes

@@ -127,7 +127,6 @@ def test_steps_are_rounded_and_averages_and_tests_are_not(
     engine: EngineName, precision: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The average takes updates while the engine is still at work, and yet not in its arithmetic."""
-    SEEN.clear()
     outside = list[tuple[str, bool, bool]]()
 
     def noting(updates: Iterable[Updates], samples: Mapping[int, int]) -> Any:
@@ -143,6 +142,7 @@ def test_steps_are_rounded_and_averages_and_tests_are_not(
     federation = Federation(
         nn.Linear(4, 3), data(), Notes(), Training(3, batch_size=1), engine=engine, precision=precision, chunk=1
     )
+    SEEN.clear()  # the objective is tried first
     list(federation.run(1))
     assert set(SEEN) == {precision}
     assert outside == [before] * 3

@@ -155,10 +155,6 @@ def _told() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "called random operation" in str(error):
-            raise BadInput(
-                "the model or the objective draws random numbers by itself, so runs could not be repeated; leave that out"
-            ) from error
         if "calling .item()" in str(error):
             raise BadInput(
                 "the model or the objective asks for the value of a tensor, by `if` or .item(), and all clients step at once; "

@@ -1,0 +1,93 @@
+"""Objectives that break the rules are refused before anything runs, with either engine; those that keep them are not."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedmix import Federation, Training, models
+from fedmix.errors import BadInput
+from fedmix.models.functional import Model
+from fedmix.objectives import FedMix, Hidden, Needs, Objective, Supervised, batch_mean
+from fedmix.types import Batch, Params
+from tests.synthetic import federated
+
+ENGINES: tuple[Literal["vectorised", "sequential"], ...] = ("vectorised", "sequential")
+
+
+class Own(Objective):
+    """Any function of the samples' losses, the batch and the weights."""
+
+    def __init__(self, value: Callable[[Tensor, Batch, Params], Tensor], **needs: str) -> None:
+        self.value, self.asked = value, needs
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(**self.asked)  # type: ignore[arg-type]
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:  # noqa: ARG002
+        return self.value(model.loss.value(model(params, batch.x, batch.key), batch.y), batch, params)
+
+
+def present(field: Tensor | None) -> Tensor:
+    assert field is not None
+    return field
+
+
+NET = models.digits_cnn()
+
+
+def start(objective: Objective, engine: Literal["vectorised", "sequential"]) -> Federation:
+    return Federation(NET, federated("digits_cnn"), objective, Training(5), engine=engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda losses, _batch, _params: losses.mean(),
+        lambda losses, _batch, _params: losses.sum(),
+        lambda losses, batch, _params: (losses * batch.mask).mean(),  # over as many as there would be without padding
+        lambda losses, batch, _params: batch_mean(losses, batch.mask) + (batch.x**2).mean(),
+    ],
+)
+def test_padding_that_counts_is_refused(value: Callable[[Tensor, Batch, Params], Tensor], engine: Literal["vectorised"]) -> None:
+    with pytest.raises(BadInput, match=r"the objective Own lets padding count: .* batch_mean\(values, batch.mask\)"):
+        start(Own(value), engine)
+
+
+def test_a_term_of_a_sum_and_of_hidden_states_is_seen() -> None:
+    wrong = Own(lambda losses, _batch, _params: losses.mean())
+    with pytest.raises(BadInput, match="lets padding count"):
+        start(Supervised() + wrong, "vectorised")
+    with pytest.raises(BadInput, match="lets padding count"):
+        start(Hidden(FedMix(0.1), layer=1) + wrong, "vectorised")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("noise", [torch.randn, lambda n: torch.from_numpy(np.random.default_rng().normal(size=n))])
+def test_random_numbers_of_its_own_are_refused(noise: Callable[[int], Tensor], engine: Literal["vectorised"]) -> None:
+    with pytest.raises(BadInput, match=r"Own gives two values for the same batch, .* draws random numbers by itself"):
+        start(Own(lambda losses, batch, _params: batch_mean(losses + noise(len(losses)), batch.mask)), engine)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Own(lambda losses, batch, _params: batch_mean(losses, batch.mask)),
+        Own(lambda losses, batch, _params: (losses * batch.mask).sum() / batch.mask.sum()),
+        Own(lambda losses, batch, _params: torch.where(batch.mask > 0, losses, 0).sum()),
+        Own(lambda losses, batch, params: batch_mean(losses, batch.mask) + sum((p**2).sum() for p in params.values())),
+        Own(lambda losses, batch, _params: batch_mean(losses, batch.mask) + present(batch.mean_x).mean(), means="batch"),
+        Own(lambda losses, batch, _params: batch_mean(losses * present(batch.mean_y)[:, 0], batch.mask), means="sample"),
+        Own(lambda losses, batch, _params: batch_mean(losses * present(batch.partner_y)[:, 0], batch.mask), partner="local"),
+    ],
+)
+def test_what_keeps_the_rules_trains_alike_on_both_engines(objective: Objective) -> None:
+    one, other = (start(objective, engine) for engine in ENGINES)
+    assert [r.round for r in one.run(1)] == [r.round for r in other.run(1)] == [1]
+    for name, weights in one.params.items():
+        torch.testing.assert_close(weights, other.params[name], atol=1e-5, rtol=1e-4)

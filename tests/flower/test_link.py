@@ -43,13 +43,13 @@ def test_a_process_that_has_ended_is_named_with_its_log(link: Link) -> None:
     link.start("node-1", [sys.executable, "-c", END]).wait()
     with pytest.raises(FedmixError) as told:
         link.check()
-    assert str(told.value) == f"node-1 ended with exit code 3; its log {link.folder / 'node-1.log'} says why"
+    assert str(told.value) == f"node-1 ended (exit code 3); its log is {link.folder / 'node-1.log'}"
 
 
 @pytest.mark.parametrize(
     ("node", "run", "said"),
     [
-        (END, WAIT, r"^node-1 ended with exit code 3; its log .*node-1\.log says why$"),
+        (END, WAIT, r"^node-1 ended \(exit code 3\); its log is .*node-1\.log$"),
         (END_LATER, TRAIN, "^the federation failed: the logs in"),
     ],
     ids=["before the first round", "after it"],

@@ -131,7 +131,7 @@ class Link:
         """Refuse to go on when the SuperLink or a node has ended by itself."""
         for name, process in self.processes.items():
             if name != "run" and process.poll() is not None:
-                raise FedmixError(f"{name} ended with exit code {process.returncode}; its log {self.log(name)} says why")
+                raise FedmixError(f"{name} ended (exit code {process.returncode}); its log is {self.log(name)}")
 
     def hold_port(self) -> int:
         """A port of loopback that nobody else gets until `stop`; Flower wants to know it before it listens, and takes no 0.

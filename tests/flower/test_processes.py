@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmix.flower.keys import make_keys
-from fedmix.flower.link import Link, free_port
+from fedmix.flower.link import Link
 from tests.flower.processes import CLIENTS, Federated, Wire, largest_difference
 
 SETTINGS = {"rounds": 3, "model.hidden": 512, "training.epochs": 1}
@@ -67,7 +67,7 @@ def test_a_client_without_the_authoritys_certificate_stays_out(federated: tuple[
     link = federated[0].link
     assert link.keys is not None
     other = make_keys(tmp_path / "other", ["127.0.0.1"], 1)
-    where = ["--superlink", link.address, "--port", str(free_port())]
+    where = ["--superlink", link.address, "--port", str(link.hold_port())]
     key = ["--auth-supernode-private-key", str(link.keys.node(0))]  # which is registered
     stranger = link.start("no-ca", ["flower-supernode", "--root-certificates", str(other.ca), *key, *where])
     assert stranger.wait(120) != 0

@@ -124,6 +124,7 @@ def _federate(
                 for line in lines.new():
                     progress.update(line)
                 if not progress.shown:
+                    link.check()  # later on, rounds do without a node that is gone
                     progress.say(_latest(folder))
                 time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:

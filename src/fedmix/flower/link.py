@@ -41,8 +41,10 @@ class Link:
     def __init__(
         self, folder: Path, keys: Keys | None = None, env: Mapping[str, str] | None = None, options: Sequence[str] = ()
     ) -> None:
-        self.folder, self.keys, self.options, self.port = folder.resolve(), keys, options, free_port()
+        self.folder, self.keys, self.options = folder.resolve(), keys, options
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.held: list[socket.socket] = []
+        self.port = self.hold_port()
         binaries = str(Path(sys.executable).parent)
         path = os.pathsep.join([binaries, os.environ.get("PATH", "")])
         self.env = {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(self.folder / "home"), **(env or {})}
@@ -84,7 +86,7 @@ class Link:
             security = ["--root-certificates", str(self.keys.ca)]
             security += ["--auth-supernode-private-key", str(self.keys.node(client))]
         settings = _pairs({"partition-id": client, **config})
-        where = ["--superlink", superlink or self.address, "--port", str(free_port()), "--node-config", settings]
+        where = ["--superlink", superlink or self.address, "--port", str(self.hold_port()), "--node-config", settings]
         self.start(f"node-{client}", [*within, "flower-supernode", *security, *where])
 
     def register(self, client: int) -> None:
@@ -105,7 +107,7 @@ class Link:
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a process; what it says goes to its log."""
-        with (self.folder / f"{name}.log").open("ab") as log:
+        with self.log(name).open("ab") as log:
             log.write(f"$ {shlex.join(command)}\n".encode())
             log.flush()
             self.processes[name] = subprocess.Popen(
@@ -113,13 +115,39 @@ class Link:
             )
         return self.processes[name]
 
+    def log(self, name: str) -> Path:
+        """Where what a process says goes."""
+        return self.folder / f"{name}.log"
+
     def wait_for(self, port: int, name: str) -> None:
         """Wait until a process listens."""
         deadline = time.monotonic() + START_SECONDS
         while not _listens(port):
             if self.processes[name].poll() is not None or time.monotonic() > deadline:
-                raise FedmixError(f"the {name} did not start; its log is {self.folder / (name + '.log')}")
+                raise FedmixError(f"the {name} did not start; its log is {self.log(name)}")
             time.sleep(0.1)
+
+    def check(self) -> None:
+        """Refuse to go on when the SuperLink or a node has ended by itself."""
+        for name, process in self.processes.items():
+            if name != "run" and process.poll() is not None:
+                raise FedmixError(f"{name} ended (exit code {process.returncode}); its log is {self.log(name)}")
+
+    def hold_port(self) -> int:
+        """A port of loopback that nobody else gets until `stop`; Flower wants to know it before it listens, and takes no 0.
+
+        Linux gives a bound port to nobody who asks for any, and lets a server listen on it by its number where both allow
+        reuse, as servers do. Elsewhere they could not, so there the port is only free now.
+        """
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = int(held.getsockname()[1])
+        if sys.platform == "linux":
+            self.held.append(held)
+        else:
+            held.close()
+        return port
 
     def kill(self, name: str) -> None:
         """SIGKILL a process and all that it started."""
@@ -147,6 +175,8 @@ class Link:
             for pid in family[name]:
                 _signal(pid, signal.SIGKILL)
             process.wait()
+        while self.held:
+            self.held.pop().close()
 
 
 @contextlib.contextmanager
@@ -170,13 +200,6 @@ def descendants(pid: int) -> list[int]:
     for child in found:
         found += children.get(child, [])
     return found
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _listens(port: int) -> bool:

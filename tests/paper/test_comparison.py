@@ -130,3 +130,11 @@ def test_a_picture_holds_all_that_it_says(name: str, tmp_path: Path, monkeypatch
     box = figure._suptitle.get_window_extent()  # type: ignore[attr-defined]
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width
     assert 0 <= box.y0 < box.y1 <= figure.bbox.height
+
+
+@pytest.mark.parametrize(
+    ("columns", "changes", "apart"), [("cifar10", {}, 5), ("cifar10", {"evaluate_every": 1}, 1), ("femnist", {}, 1)]
+)
+def test_how_exact_rounds_are_is_said_of_what_is_shown(columns: str, changes: dict[str, int], apart: int, tmp_path: Path) -> None:
+    shown = compare(Study(TABLES["main"].select("fedavg", columns), changes=changes), tmp_path)
+    assert any(f"exact to {apart} where tests are {apart} rounds apart" in note for note in shown.notes()) == (apart > 1)

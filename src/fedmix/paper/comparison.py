@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmix.paper.base import Part
-from fedmix.paper.metrics import ACCURACY, Metric, Protocol
+from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric, Protocol
 from fedmix.paper.outcome import Fate, Outcome, outcome
 from fedmix.paper.study import Study
 from fedmix.report.metrics import Array
@@ -162,6 +162,10 @@ class Comparison:
     def notes(self) -> list[str]:
         """What has to be said with the numbers: the table's notes, the data's biases, and which runs never learned."""
         said = list(self.study.table.notes)
+        if (apart := self._rounds_between_tests()) > 1:
+            said.append(
+                f"Rounds to the target are exact to {apart} where tests are {apart} rounds apart; evaluate_every=1 tests each."
+            )
         for name, sizes in self.clients:
             number, each = len(sizes[0]), np.concatenate(sizes)
             drawn = f", drawn anew by each of {len(sizes)} seeds," if len(sizes) > 1 else ""
@@ -172,6 +176,12 @@ class Comparison:
         if self.guessing:
             said.append(f"Hardly better than a guess, as 'warning' in their summary.json says: {', '.join(self.guessing)}.")
         return said
+
+    def _rounds_between_tests(self) -> int:
+        """The most, in cells that count rounds."""
+        counted = [c for row in self.cells for c in row if c.metric == ROUNDS]
+        seed, *_ = self.study.seeds
+        return max((self.study.experiment(c.row.name, c.column.name, seed).evaluate_every for c in counted), default=1)
 
     def uses(self, data: str) -> bool:
         """Whether a cell is about that data set."""

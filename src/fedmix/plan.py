@@ -90,24 +90,24 @@ def draw_plans(
 
     def crops(purpose: str) -> list[Array]:
         bounds = [2 * pad + 1, 2 * pad + 1, 2]
-        return each(purpose, lambda rng, i: rng.integers(0, bounds, (steps[i], B, 3))[:, :width].astype(np.uint8))
+        return each(purpose, lambda rng, i: rng.integers(0, bounds, (steps[i], B, 3)).astype(np.uint8))
 
-    masks = {n: _mask(n, training)[:, :width] for n in set(samples)}
+    masks = {n: _mask(n, training) for n in set(samples)}
     absent: list[None] = [None] * len(steps)
     means: Sequence[Array | None] = absent
     partners: Sequence[Array | None] = absent
     lam: Sequence[Array | None] = absent
     if needs.means is not None and entries is not None:
         per = 1 if needs.means == "batch" else B
-        means = each("means", lambda rng, i: entries[i][rng.integers(0, len(entries[i]), (steps[i], per))[:, :width]])
+        means = each("means", lambda rng, i: entries[i][rng.integers(0, len(entries[i]), (steps[i], per))])
     if needs.partner is not None:
         among = samples if needs.partner == "local" else [everyone] * len(steps)
-        partners = each("partners", lambda rng, i: rng.integers(0, among[i], (steps[i], B))[:, :width])
+        partners = each("partners", lambda rng, i: rng.integers(0, among[i], (steps[i], B)))
     if needs.alpha is not None:
         alpha = needs.alpha
         lam = each("lambda", lambda rng, i: rng.beta(alpha, alpha, steps[i]).astype(np.float32))
     fields = (
-        each("batches", lambda rng, i: _rows(rng, samples[i], training)[:, :width]),
+        each("batches", lambda rng, i: _rows(rng, samples[i], training)),
         [masks[n] for n in samples],
         each("dropout", lambda rng, i: step_keys(rng, steps[i])),
         means,
@@ -116,7 +116,11 @@ def draw_plans(
         crops("crops") if pad else absent,
         crops("partner-crops") if pad and needs.partner is not None else absent,
     )
-    return [ClientPlan(*of_client) for of_client in zip(*fields, strict=True)]
+
+    def cut(draws: Array | None) -> Array | None:
+        return draws if draws is None or draws.ndim == 1 else draws[:, :width]
+
+    return [ClientPlan._make(map(cut, of_client)) for of_client in zip(*fields, strict=True)]
 
 
 def _rows(rng: np.random.Generator, samples: int, training: Training) -> Array:

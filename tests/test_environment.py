@@ -30,3 +30,10 @@ def test_the_commit_is_that_of_a_checkout_and_not_of_a_repository_around_an_inst
     git(project, "commit", "-m", "all")
     assert commit(project) == git(project, "rev-parse", "--short=12", "HEAD")
     assert commit(project / ".venv") == commit(alone) == ""
+
+
+@pytest.mark.parametrize(("threads", "said"), [(1, "cpu (A chip, 1 thread)"), (2, "cpu (A chip, 2 threads)")])
+def test_a_cpu_is_named_with_its_threads(threads: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "cpu", lambda: "A chip")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert environment.environment(torch.device("cpu"), "")["device"] == said

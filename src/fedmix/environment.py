@@ -14,11 +14,9 @@ from fedmix import __version__
 
 def environment(device: torch.device, command: str) -> dict[str, str]:
     """What `environment.json` says of a run."""
-    on = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    )
+    threads = torch.get_num_threads()
+    host = f"{cpu()}, {threads} thread{'s' if threads > 1 else ''}"
+    on = torch.cuda.get_device_name(device) if device.type == "cuda" else host
     return {
         "fedmix": __version__,
         "python": platform.python_version(),
@@ -30,6 +28,18 @@ def environment(device: torch.device, command: str) -> dict[str, str]:
         "command": command or " ".join(sys.argv),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def cpu() -> str:
+    """The processor's model name."""
+    named = ""
+    if sys.platform == "darwin":
+        asked = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True)
+        named = asked.stdout.strip()
+    elif Path("/proc/cpuinfo").is_file():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return named or platform.machine()
 
 
 def _commit() -> str:

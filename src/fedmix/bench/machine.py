@@ -2,15 +2,12 @@
 
 import os
 import platform
-import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedmix.environment import environment
+from fedmix.environment import cpu, environment
 
 
 def about(device: torch.device, command: str) -> dict[str, Any]:
@@ -38,18 +35,6 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def cpu() -> str:
-    """The processor's model name."""
-    named = ""
-    if sys.platform == "darwin":
-        asked = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True)
-        named = asked.stdout.strip()
-    elif Path("/proc/cpuinfo").is_file():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return named or platform.machine()
 
 
 def _version(package: str) -> str | None:

@@ -52,6 +52,14 @@ def grouped(runs: Sequence[RunRecord]) -> list[Group]:
     return sorted(groups, key=lambda group: _natural(group.label))
 
 
+def by_data(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """The groups of each data set, whose curves have nothing to say to those of another."""
+    apart: dict[str, list[Group]] = {}
+    for group in groups:
+        apart.setdefault(group.settings.get("data.name", ""), []).append(group)
+    return apart
+
+
 def differing(all_settings: Sequence[Settings]) -> list[str]:
     """The settings that are not the same everywhere, the likeliest to be of interest first."""
     keys = {key for settings in all_settings for key in settings}

@@ -156,7 +156,9 @@ def test_a_long_legend_is_beside_the_curves_and_whole(tmp_path: Path, monkeypatc
         ("digits, part 2 of 2", 1),
     ]
     for axes in figure.axes:
-        legend, inside = axes.get_legend().get_window_extent(), axes.get_window_extent()
+        beside = axes.get_legend()
+        assert beside is not None
+        legend, inside = beside.get_window_extent(), axes.get_window_extent()
         assert inside.x1 <= legend.x0 < legend.x1 <= figure.bbox.x1
         assert figure.bbox.y0 <= legend.y0 < legend.y1 <= figure.bbox.y1
         assert inside.width > 0.4 * figure.bbox.width

@@ -117,6 +117,7 @@ def _natural(text: str) -> list[tuple[float, str]]:
     return [(float(part), "") if part[:1].isdecimal() else (0.0, part) for part in re.split(r"([0-9]+(?:\.[0-9]+)?)", text)]
 
 
-def _rank(key: str) -> tuple[int, bool, str]:
+def _rank(key: str) -> tuple[bool, int, bool, str]:
+    """Names first, for other settings follow from a data set; then, of a section, what has a sign: M and not its cut-off."""
     section, _, last = key.rpartition(".")
-    return (SECTIONS.index(section) if section in SECTIONS else len(SECTIONS), last != "name", key)
+    return (last != "name", SECTIONS.index(section) if section in SECTIONS else len(SECTIONS), last not in SIGNS, key)

@@ -339,6 +339,12 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
         (["compare", "digits", "--png", "gone/a.png"], "gone/a.png cannot be written: there is no folder gone"),
         (["compare", "digits", "--png", "a.pdf"], "a.pdf: a picture can be written as .png or .svg"),
         (["privacy", "--clip", "4", "--epsilon", "1", "--png", "a.pdf"], "a.pdf: a picture can be written as .png or .svg"),
+        (["report", "nowhere", "--png", "a.svg"], "a.svg: --png writes a picture that ends in .png"),
+        (["report", "nowhere", "--svg", "a.png"], "a.png: --svg writes a picture that ends in .svg"),
+        (["compare", "digits", "--rounds", "1", "--html", "a.PNG"], "a.PNG: what is written there is no picture"),
+        (["report", "nowhere", "--csv", "a.svg"], "a.svg: what is written there is no picture"),
+        (["report", "nowhere", "--csv", "report.html"], "report.html is to be written twice"),
+        (["report", "nowhere", "--csv", "a", "--output", "here/a"], "a is to be written twice"),
         (["compare", "digits", "--html", "."], ". cannot be written: it is a folder; name a file"),
         (["compare", "digits", "--algorithms", ","], "--algorithms names none"),
         (["run", "digits", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "--set objective.lam is given twice"),
@@ -363,6 +369,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("circle").symlink_to("circle")
+    Path("here").symlink_to(".")
     out = ["--out", tmp_path / "runs"] if args[0] == "run" else []
     assert fedmix(monkeypatch, *args, *out) == 2
     err = capsys.readouterr().err

@@ -10,6 +10,7 @@ from typing import Any
 from fedmix.errors import BadInput
 
 DEEPEST = 32  # lists in lists
+PICTURES = (".png", ".svg")
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -107,8 +108,8 @@ def printable(value: object) -> str:
 
 def check_picture(path: Path) -> None:
     """Refuse endings that cannot be drawn, before anything is run or measured."""
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise BadInput(f"{path}: a picture can be written as .png or .svg; choose one of these endings")
+    if path.suffix.lower() not in PICTURES:
+        raise BadInput(f"{path}: a picture can be written as {' or '.join(PICTURES)}; choose one of these endings")
 
 
 def refuse_link(path: Path) -> None:

@@ -230,6 +230,9 @@ def test_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["main", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "objective.lam is given twice"),
         (["main", "--list", "--scale", "small"], "--list estimates runs of the paper's size"),
         (["--list", "--rows", "fedavg"], "table lambda has no row 'fedavg'"),
+        (["main", "--no-run", "--html", "it.png"], "it.png: what is written there is no picture"),
+        (["main", "--no-run", "--markdown", "it.svg", "--png", "it.svg"], "it.svg: what is written there is no picture"),
+        (["main", "--no-run", "--markdown", "it.md", "--html", "./it.md"], "it.md is to be written twice"),
         (["shakespeare", "--no-run", "--png", "it.gif"], "written as .png or .svg"),
     ],
 )

@@ -123,6 +123,15 @@ def test_a_label_says_no_more_than_it_must(tmp_path: Path) -> None:
     assert [group.label for group in grouped(load_runs([tmp_path]))] == ["fedmix M=1 σ=0.1", "fedmix M=all", "fedmix σ=0.0"]
 
 
+def test_of_settings_that_vary_together_a_label_has_the_one_that_is_the_point(tmp_path: Path) -> None:
+    """M before the cut-off that is set with it, and a data set's name before its λ."""
+    for i, (data, lam, m) in enumerate((("digits", 0.1, 5), ("digits", 0.1, 20), ("cifar10", 0.2, 5), ("cifar10", 0.2, 20))):
+        settings = spec(rounds=1, data={"name": data}, objective={"lam": lam}, exchange={"m": m, "cutoff": m})
+        run_folder(tmp_path / str(i), settings)
+    found = [group.label for group in grouped(load_runs([tmp_path]))]
+    assert found == ["fedmix cifar10 M=5", "fedmix cifar10 M=20", "fedmix digits M=5", "fedmix digits M=20"]
+
+
 def test_a_group_has_the_name_that_its_algorithm_has_on_the_command_line(tmp_path: Path) -> None:
     variants: list[tuple[str, dict[str, Any]]] = [
         ("fedavg", {"objective": {"mu": 0.0}}),

@@ -7,14 +7,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from fedmix.errors import BadInput
-from fedmix.report import draw, load_runs, table
+from fedmix.report import curves, draw, load_runs, table
 from fedmix.report.series import band
 from tests.report.folders import run_folder, spec, study, write_lines
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def scored(folder: Path, seed: int, scores: list[float], **sections: dict[str, object]) -> Path:
@@ -121,6 +125,44 @@ def test_pictures_are_written_whole(tmp_path: Path) -> None:
         assert picture.width > 900
     assert "<svg" in (out / "a.svg").read_text()
     assert sorted(path.name for path in out.iterdir()) == ["a.png", "a.svg"]
+
+
+def drawn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> "Figure":
+    """The picture of the runs in a folder, laid out."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(curves, "write_figure", lambda _, figure: figures.append(figure))
+    draw(load_runs([folder]), folder / "it.png")
+    [figure] = figures
+    figure.draw_without_rendering()
+    return figure
+
+
+def test_each_data_set_has_axes_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, lam in (("digits", 0.1), ("digits", 0.2), (r"$\frac", 0.1)):
+        scored(tmp_path / f"{name[1:]}-{lam}", 0, [0.5, 0.6], data={"name": name}, objective={"lam": lam})
+    write_lines(run_folder(tmp_path / "begun", spec(rounds=2, data={"name": "begun"})), [])
+    axes = drawn(tmp_path, monkeypatch).axes
+    assert {one.get_title(): len(one.lines) for one in axes} == {"digits": 2, r"$\frac": 1}
+
+
+def test_a_long_legend_is_beside_the_curves_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are 8 colours with 4 dashes each, so the 33rd line has axes of its own."""
+    for i in range(33):
+        long = {"name": "fedmix " + "and more " * (9 if i == 4 else 1)}
+        scored(tmp_path / f"{i}", 0, [0.5, 0.6], objective=long | {"lam": i})
+    figure = drawn(tmp_path, monkeypatch)
+    assert [(axes.get_title(), len(axes.lines)) for axes in figure.axes] == [
+        ("digits, part 1 of 2", 32),
+        ("digits, part 2 of 2", 1),
+    ]
+    for axes in figure.axes:
+        beside = axes.get_legend()
+        assert beside is not None
+        legend, inside = beside.get_window_extent(), axes.get_window_extent()
+        assert inside.x1 <= legend.x0 < legend.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= legend.y0 < legend.y1 <= figure.bbox.y1
+        assert inside.width > 0.4 * figure.bbox.width
+        assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == len(axes.lines)
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def compare(
     from fedmix.cli import commands
     from fedmix.cli.words import listed
 
-    commands.check_outputs(csv, html, pictures=(png, svg))
+    commands.check_outputs(csv, html, png=png, svg=svg)
     experiments = commands.experiments(what, listed(algorithms), rounds, seed, seeds, settings or [], engine, device, processes)
     runs = commands.runs_in(out, experiments)
     folders = commands.run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
@@ -235,7 +235,7 @@ def report(
     """Write one HTML page, which works offline, with curves, tables, clients, means and settings of these runs."""
     from fedmix.cli import commands
 
-    commands.check_outputs(output, csv, pictures=(png, svg))
+    commands.check_outputs(output, csv, png=png, svg=svg)
     commands.write_reports(folders, pictures=(png, svg), csv=csv, html=output)
 
 

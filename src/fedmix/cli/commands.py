@@ -15,7 +15,7 @@ from typing import Any
 from fedmix.cli.progress import Progress, console, paper, tell_written
 from fedmix.errors import BadInput, FedmixError, Interrupted
 from fedmix.experiment import DATA, Experiment, algorithm_of, changed, load_data, read_values, table, takes
-from fedmix.files import check_picture, parse_toml
+from fedmix.files import PICTURES, check_picture, parse_toml
 from fedmix.presets import PRESETS, experiment, sections
 from fedmix.runs import Listener, Run
 from fedmix.signals import heard
@@ -261,16 +261,33 @@ def listening(run: Run, listen: Listener, tensorboard: bool) -> Iterator[Listene
         yield both
 
 
-def check_outputs(*paths: Path | None, pictures: Sequence[Path | None] = ()) -> None:
-    """Refuse files that could not be written, before hours are spent on what goes into them."""
-    for picture in pictures:
-        if picture is not None:
-            check_picture(picture)
-    for path in (*paths, *pictures):
-        if path is not None and path.is_dir():
+def check_outputs(
+    *paths: Path | None, pictures: Sequence[Path | None] = (), png: Path | None = None, svg: Path | None = None
+) -> None:
+    """Refuse files that could not be written, or not as what they are called, before hours are spent on what goes into them.
+
+    The ending of one of the `pictures` says what it is; that of `png` and of `svg` must not say otherwise.
+    """
+    for picture in filter(None, (*pictures, png, svg)):
+        check_picture(picture)
+    for path, ending in ((png, ".png"), (svg, ".svg")):
+        if path is not None and path.suffix.lower() != ending:
+            raise BadInput(
+                f"{path}: --{ending[1:]} writes a picture that ends in {ending}; choose this ending or the other option"
+            )
+    for path in filter(None, paths):
+        if path.suffix.lower() in PICTURES:
+            raise BadInput(f"{path}: what is written there is no picture; choose another ending than {path.suffix}")
+    places = set()
+    for path in filter(None, (*paths, *pictures, png, svg)):
+        if path.is_dir():
             raise BadInput(f"{path} cannot be written: it is a folder; name a file")
-        if path is not None and not path.absolute().parent.is_dir():
+        if not path.absolute().parent.is_dir():
             raise BadInput(f"{path} cannot be written: there is no folder {path.parent}; make it first")
+        place = path.parent.resolve() / path.name
+        if place in places:
+            raise BadInput(f"{path} is to be written twice; give each of the outputs a file of its own")
+        places.add(place)
 
 
 def write_reports(folders: Sequence[Path], *, pictures: Sequence[Path | None], csv: Path | None, html: Path | None) -> None:

@@ -52,6 +52,14 @@ def grouped(runs: Sequence[RunRecord]) -> list[Group]:
     return sorted(groups, key=lambda group: _natural(group.label))
 
 
+def by_data(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """The groups of each data set, whose curves have nothing to say to those of another."""
+    apart: dict[str, list[Group]] = {}
+    for group in groups:
+        apart.setdefault(group.settings.get("data.name", ""), []).append(group)
+    return apart
+
+
 def differing(all_settings: Sequence[Settings]) -> list[str]:
     """The settings that are not the same everywhere, the likeliest to be of interest first."""
     keys = {key for settings in all_settings for key in settings}
@@ -109,6 +117,7 @@ def _natural(text: str) -> list[tuple[float, str]]:
     return [(float(part), "") if part[:1].isdecimal() else (0.0, part) for part in re.split(r"([0-9]+(?:\.[0-9]+)?)", text)]
 
 
-def _rank(key: str) -> tuple[int, bool, str]:
+def _rank(key: str) -> tuple[bool, int, bool, str]:
+    """Names first, for other settings follow from a data set; then, of a section, what has a sign: M and not its cut-off."""
     section, _, last = key.rpartition(".")
-    return (SECTIONS.index(section) if section in SECTIONS else len(SECTIONS), last != "name", key)
+    return (last != "name", SECTIONS.index(section) if section in SECTIONS else len(SECTIONS), last not in SIGNS, key)

@@ -14,7 +14,7 @@ import numpy as np
 from fedmix.report.figures import Chart, charts, heat_map
 from fedmix.report.files import write
 from fedmix.report.gallery import galleries
-from fedmix.report.groups import Group, differing, grouped
+from fedmix.report.groups import Group, by_data, differing, grouped
 from fedmix.report.load import RunRecord
 from fedmix.report.results import table_of
 
@@ -98,11 +98,10 @@ def _figures(drawn: Sequence[Chart]) -> str:
 
 def _curves(groups: Sequence[Group]) -> list[Chart]:
     """The charts of each data set by itself."""
-    names = dict.fromkeys(group.settings.get("data.name", "") for group in groups)
+    apart = by_data(groups)
     drawn = []
-    for name in names:
-        same = [group for group in groups if group.settings.get("data.name", "") == name]
-        more = f", {name}" if len(names) > 1 else ""
+    for name, same in apart.items():
+        more = f", {name}" if len(apart) > 1 else ""
         drawn += [replace(chart, title=chart.title + more) for chart in charts(same, table_of(same))]
     return drawn
 

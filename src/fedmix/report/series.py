@@ -10,6 +10,7 @@ from fedmix.report.metrics import Array
 
 COLOURS = ("#2f7fc1", "#d55e00", "#0a9370", "#b3589a", "#8c7a1f", "#7f7f7f", "#c2473f", "#7a6bd1")  # on white and on black
 DASHES = ("solid", "dash", "dot", "dashdot")  # tell groups apart once the colours are used up
+STYLES = len(COLOURS) * len(DASHES)
 
 
 @dataclass(frozen=True)

@@ -137,19 +137,32 @@ def test_a_diverged_run_is_a_result(
 ) -> None:
     args = [*EPOCHS, "--data", tiny, "--out", tmp_path, "--set", "training.lr=1e39"]
     assert fedmix(monkeypatch, *args) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert "diverged in round 1" in out
     assert "CHANGED SETTINGS: training.lr=1e+39" in out
-    told = [json.loads(path.read_text()) for path in tmp_path.glob("*/failure.json")]
-    assert [failure["round"] for failure in told] == [1] * 4
+    told = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("*/failure.json")}
+    assert [failure["round"] for failure in told.values()] == [1] * 4
+    for run, failure in told.items():
+        where = f"round 1, client {failure['client']}, step {failure['step']}"
+        assert f"{run}: {where}: {failure['reason']}\n" in err
+        assert ("objective.expand=logits" in failure["reason"]) == ("fedmix" in run)
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("it ran again")
 
     monkeypatch.setattr(Run, "execute", refuse)
+    page, markdown = tmp_path / "it.html", tmp_path / "it.md"
+    assert fedmix(monkeypatch, *args, "--html", page, "--markdown", markdown) == 0
+    printed = " ".join(capsys.readouterr().out.split())
     assert fedmix(monkeypatch, *args, "--json") == 0
-    cells = json.loads(capsys.readouterr().out)["cells"]
-    assert {cell["results"][0]["diverged"] for cell in cells} == {1}
+    said = json.loads(capsys.readouterr().out)
+    assert {cell["results"][0]["diverged"] for cell in said["cells"]} == {1}
+    for run, failure in told.items():
+        note = f"{run} diverged in round 1: {failure['reason']}."
+        assert note in said["notes"]
+        assert f"Note. {note}" in printed
+        assert note in unescape(page.read_text())
+        assert f"- {note}\n" in markdown.read_text()
 
 
 def test_a_collapsed_run_is_a_result(
@@ -162,7 +175,9 @@ def test_a_collapsed_run_is_a_result(
     monkeypatch.setattr(Run, "execute", collapse)
     args = [*EPOCHS, "--data", tiny, "--out", tmp_path]
     assert fedmix(monkeypatch, *args) == 0
-    assert "collapsed in round 60" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "collapsed in round 60" in out
+    assert err.count(": after round 60 the model only guesses\n") == 4
     assert fedmix(monkeypatch, *args, "--json") == 0
     results = [cell["results"][0] for cell in json.loads(capsys.readouterr().out)["cells"]]
     assert {(result["diverged"], result["collapsed"]) for result in results} == {(None, 60)}

@@ -94,6 +94,7 @@ def _run_missing(study: Study, out: Path, root: Path | None, *, quiet: bool, job
                 study.table.after(run, root)
         elif isinstance(result, Diverged | Collapsed):
             record_failure(run, result)
+            console().print(f"{run.folder.name}: {result}", soft_wrap=True)
         else:
             failures.append((run, result))
     return failures

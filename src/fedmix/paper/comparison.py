@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +128,8 @@ class Difference:
 class Comparison:
     """A study's cells by row, in the order of its columns.
 
-    `clients` are the sizes of a natural data set's clients, by seed; `guessing` the runs that ended without having learned.
+    `clients` are the sizes of a natural data set's clients, by seed; `guessing` the runs that ended without having learned;
+    `lost` how those ended that give no number, by run.
     """
 
     study: Study
@@ -136,6 +137,7 @@ class Comparison:
     cells: tuple[tuple[Cell, ...], ...]
     clients: tuple[tuple[str, list[Array]], ...] = ()
     guessing: tuple[str, ...] = ()
+    lost: Mapping[str, Fate] = field(default_factory=dict)
 
     def order(self, column: int) -> tuple[int, int]:
         """Of the pairs of rows of one data set that the paper tells apart: how many are in its order, and how many we have."""
@@ -160,7 +162,7 @@ class Comparison:
         ]
 
     def notes(self) -> list[str]:
-        """What has to be said with the numbers: the table's notes, the data's biases, and which runs never learned."""
+        """What has to be said with the numbers: the table's notes, the data's biases, which runs never learned, and why others were lost."""
         said = list(self.study.table.notes)
         if (apart := self._rounds_between_tests()) > 1:
             said.append(
@@ -175,6 +177,7 @@ class Comparison:
             said.append(FEMNIST)
         if self.guessing:
             said.append(f"Hardly better than a guess, as 'warning' in their summary.json says: {', '.join(self.guessing)}.")
+        said += [f"{run} {fate.word} in round {fate.round}: {fate.reason}." for run, fate in self.lost.items()]
         return said
 
     def _rounds_between_tests(self) -> int:
@@ -213,7 +216,8 @@ def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
 
     cells = tuple(tuple(cell(row, column) for column in table.columns) for row in table.rows)
     guessing = tuple(name for name, found in seen.items() if found.guesses)
-    return Comparison(study, protocol, cells, _natural_clients(list(seen.values())), guessing)
+    lost = {name: found.fate for name, found in seen.items() if found.fate}
+    return Comparison(study, protocol, cells, _natural_clients(list(seen.values())), guessing, lost)
 
 
 def _natural_clients(outcomes: Sequence[Outcome]) -> tuple[tuple[str, list[Array]], ...]:

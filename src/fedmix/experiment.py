@@ -21,6 +21,7 @@ from torch import nn
 
 from fedmix import data, models
 from fedmix.data import FederatedData
+from fedmix.data.settings import check_settings
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
 from fedmix.federation import Federation
@@ -115,6 +116,7 @@ class Experiment(_Section):
 
     @model_validator(mode="after")
     def _combines(self) -> "Experiment":
+        check_settings(**self.data.model_dump(exclude={"name"}))
         self.build_training()
         needs = self.build_objective().needs
         if self.build_exchange() is not None and needs.means is None:
@@ -187,6 +189,11 @@ class Experiment(_Section):
             objective = Hidden(objective, layer)
         return objective + Proximal(mu) if mu else objective
 
+    def check_clients(self) -> None:
+        """Refuse more clients a round than there will be, where the settings of the data say how many."""
+        if "clients" in type(self.data).model_fields:
+            self.build_training().check_clients(self.data.clients, self.data.name)
+
     def build_training(self) -> Training:
         """The settings of its training."""
         return Training(**self.training.model_dump())
@@ -214,6 +221,7 @@ class Experiment(_Section):
 
     def federation(self, root: Path | None = None) -> Federation:
         """Everything built, ready to run. `root` is a folder with the hub's files, where data is not to be downloaded."""
+        self.check_clients()
         federated = self.build_data(root)
         engine: dict[str, Any] = self.engine.model_dump()
         return Federation(

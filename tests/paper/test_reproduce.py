@@ -209,13 +209,24 @@ def test_ctrl_c_stops_and_the_same_command_goes_on(
 def test_a_cell_that_cannot_run_loses_none_of_the_others(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of six clients, two can be chosen, but not fifteen."""
-    args = ["reproduce", "participation", "--rows", "fedavg", "--columns", "0.1,1.0", "--scale", "small"]
-    assert fedmix(monkeypatch, *args, "--data", tiny, "--out", tmp_path, "--set", "data.clients=6") == 1
+    """Of twenty classes that are asked for, one data set has a hundred and the other ten."""
+    args = ["reproduce", "main", "--rows", "fedavg", "--columns", "cifar10,cifar100", "--scale", "small", "--out", tmp_path]
+    assert fedmix(monkeypatch, *args, "--data", tiny, "--set", "data.classes_per_client=20") == 1
     out, err = capsys.readouterr()
     assert "1 of 2 runs failed" in err
-    assert "training.clients_per_round=15 is more than the 6 clients" in err
-    assert re.search(r"FedAvg +[0-9.]+ +–", out)
+    assert "20 classes per client, but the data has 10" in err
+    assert re.search(r"FedAvg +– +– +[0-9.]+", out)
+
+
+def test_more_clients_a_round_than_a_cell_has_are_refused_before_anything_runs(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At this scale CIFAR-10, which comes first, has fifteen, and CIFAR-100 five."""
+    args = ["reproduce", "main", "--rows", "fedavg", "--columns", "cifar10,cifar100", "--scale", "small"]
+    args += ["--data", str(tiny), "--out", str(tmp_path / "runs"), "--set", "training.clients_per_round=6"]
+    assert fedmix(monkeypatch, *args) == 2
+    assert capsys.readouterr().err == "fedmix: training.clients_per_round=6 is more than the 5 clients of cifar100\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -268,7 +268,7 @@ def test_bad_input_is_one_sentence(
     assert err.startswith("fedmix: ")
     assert said in err
     assert len(err.strip().splitlines()) == 1
-    assert not [path for path in tmp_path.rglob("*") if path.name != "runs"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

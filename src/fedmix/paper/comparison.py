@@ -162,7 +162,7 @@ class Comparison:
         ]
 
     def notes(self) -> list[str]:
-        """What has to be said with the numbers: the table's notes, the data's biases, which runs never learned, why others were lost."""
+        """What has to be said with the numbers: of the table, of the data, of runs that never learned, and of those that were lost."""
         said = list(self.study.table.notes)
         if (apart := self._rounds_between_tests()) > 1:
             said.append(

@@ -231,8 +231,28 @@ def test_more_clients_a_round_than_a_cell_has_are_refused_before_anything_runs(
 
 def test_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fedmix(monkeypatch, "reproduce", "shakespeare", "--no-run", "--out", tmp_path, "--json") == 0
-    assert {cell["text"] for cell in json.loads(capsys.readouterr().out)["cells"]} == {"–"}
+    said = json.loads(capsys.readouterr().out)
+    assert {cell["text"] for cell in said["cells"]} == {"–"}
+    assert said["notes"][-1] == f"There is no finished run of these settings under {tmp_path}; leave --no-run out to run them."
     assert not list(tmp_path.iterdir())
+
+
+def test_runs_of_another_device_are_pointed_out(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside a file that cannot be read, which is no reason to show nothing."""
+    assert fedmix(monkeypatch, *EPOCHS, "--data", tiny, "--out", tmp_path) == 0
+    assert "There is" not in capsys.readouterr().out
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "experiment.toml").write_text("[")
+    show = [*EPOCHS, "--out", tmp_path, "--no-run", "--device", "cuda"]
+    assert fedmix(monkeypatch, *show, "--json") == 0
+    told = f"no finished run of these settings under {tmp_path}, but with --device cpu there is"
+    assert json.loads(capsys.readouterr().out)["notes"][-1] == f"There is {told}."
+    page = tmp_path / "it.html"
+    assert fedmix(monkeypatch, *show, "--html", page) == 2
+    assert capsys.readouterr() == ("", f"fedmix: --html {page} would show runs, but there is {told}\n")
+    assert not page.exists()
 
 
 @pytest.mark.parametrize(
@@ -251,7 +271,7 @@ def test_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["main", "--data", "nowhere", "--jobs", "2"], "there are no parquet files"),
         (["main", "--device", "tpu", "--jobs", "2"], "device 'tpu' cannot be used"),
         (["main", "--jobs", "0"], "--jobs 0: at least one"),
-        (["shakespeare", "--no-run", "--html", "it.html"], "no run folders were given"),
+        (["shakespeare", "--no-run", "--html", "it.html"], "--html it.html would show runs, but there is no finished run"),
         (["main", "--rounds", "5", "--set", "rounds=6"], "rounds is given twice"),
         (["main", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "objective.lam is given twice"),
         (["main", "--list", "--scale", "small"], "--list estimates runs of the paper's size"),

@@ -31,6 +31,11 @@ class Outcome:
     guesses: bool = False
     fate: Fate | None = None
 
+    @property
+    def known(self) -> bool:
+        """Whether it is a result, of either kind."""
+        return self.record is not None or self.fate is not None
+
 
 def outcome(experiment: Experiment, out: Path) -> Outcome:
     """What a run's folder says. A run that was lost once would be so again, so that counts as its result."""

@@ -322,6 +322,11 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
         (["data", "show", "diabetes"], "shakespeare, or give a file with [data] name = 'diabetes'"),  # which `data list` names
         (["run", "digits", "--algorithm", "fedsgd"], "algorithm 'fedsgd' is unknown"),
         (["run", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
+        (["run", "digits", "--set", "foo.bar=3"], "--set: foo.bar=3 is not a setting; known are data, model"),
+        (
+            ["run", "digits", "--algorithm", "globalmix", "--set", "objective.lam=0.05"],
+            "or a fixed lam; objective.alpha=none (alpha=None in Python) takes the drawn one away",
+        ),
         (["run", "digits", "--set", "lam"], "is not KEY=VALUE"),
         (["run", "digits", "--seeds", "0"], "--seeds 0: at least one"),
         (["run", "digits", "--set", "training.clients_per_round=50"], "is more than the 20 clients"),

@@ -364,6 +364,10 @@ def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[tup
         dotted = ".".join(shown) or "experiment"
         match mistake["type"]:
             case "extra_forbidden":
+                while isinstance(at, Mapping) and at:  # a section that does not exist: name what was set in it
+                    key, at = next(iter(at.items()))
+                    shown.append(str(key))
+                dotted = ".".join(shown)
                 yield dotted, f"{dotted}={_shown(at)} is not a setting{_nearest(shown, values)}"
             case "missing" | "union_tag_not_found":
                 missing = dotted if mistake["type"] == "missing" else f"{dotted}.name"
@@ -389,11 +393,11 @@ def _shown(value: Any) -> str:
 
 def _nearest(shown: list[str], values: Mapping[str, Any]) -> str:
     *section, key = shown
-    known = list(Experiment.model_fields)
-    if section:
-        name = str(table(values, section[0]).get("name", ""))
-        known = [path.split(".")[-1] for path, _, _, of in settings() if path.split(".")[:-1] == section and of in ("", name)]
-    return _close(key, known) or f"; known are {', '.join(known)}"
+    name = str(table(values, shown[0]).get("name", ""))
+    there = [path.split(".")[-1] for path, _, _, of in settings() if path.split(".")[:-1] == section and of in ("", name)]
+    known = there if section and there else list(Experiment.model_fields)
+    near = _close(key, known) if there else _close(".".join(shown), [path for path, *_ in settings()])
+    return near or f"; known are {', '.join(known)}"
 
 
 def _close(word: str, known: list[str]) -> str:

@@ -97,7 +97,8 @@ def _run_missing(study: Study, out: Path, root: Path | None, *, quiet: bool, job
                 study.table.after(run, root)
         elif isinstance(result, Diverged | Collapsed):
             record_failure(run, result)
-            console().print(f"{run.folder.name}: {result}", soft_wrap=True)
+            if quiet or jobs == 1:  # else it was said in the line that a run among others leaves
+                console().print(f"{run.folder.name}: {result}", soft_wrap=True)
         else:
             failures.append((run, result))
     return failures

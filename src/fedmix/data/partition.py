@@ -35,7 +35,7 @@ def spread(
 
 
 def check_alpha(how: str, alpha: float | None) -> None:
-    """Refuse an `alpha` that is missing, or that a partition does not use, or is none."""
+    """Refuse an `alpha` that is missing, that a partition does not use, or that is not positive."""
     if (alpha is None) == (how == "dirichlet"):
         problem = "needs `alpha`, such as 0.5" if alpha is None else "does not use `alpha`; leave it out"
         raise BadInput(f"partition {how!r} {problem}")

@@ -14,7 +14,7 @@ def advice(objective: Objective) -> str:
     ('lower the learning rate, momentum or weight decay', 'lower the learning rate, momentum, weight decay or lam')
     """
     parts = list(_parts(objective))
-    own = [name for name in ("lam", "mu") if any(getattr(part, name, None) for part in parts)]
+    own = [name for name in ("lam", "mu") if any(getattr(part, name, None) is not None for part in parts)]
     *most, last = "the learning rate", "momentum", "weight decay", *own
     unbounded = any(isinstance(part, FedMix) and part.expand == "loss" for part in parts)
     other = ", or take FedMix's logits form (objective.expand=logits)" if unbounded else ""

@@ -377,7 +377,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert err.startswith("fedmix: ")
     assert said in err
     assert len(err.strip().splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["circle"]
+    assert all(path.is_symlink() for path in tmp_path.iterdir())  # which were there before
 
 
 def test_data_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -278,8 +278,16 @@ PARTITIONS: list[tuple[str, Call]] = [
         "alpha 1e-06 left one of 12 clients with fewer than 1 samples in .* draws; use a larger alpha, fewer clients",
         lambda: partition.dirichlet(LABELS, 12, 1e-6, np.random.default_rng(0)),
     ),
-    ("no partition 'shard'; use 'classes', 'random-classes', 'shards', 'dirichlet' or 'iid'", lambda: digits(partition="shard")),
+    (
+        "no partition 'shard'; use one of classes, random-classes, shards, dirichlet, iid",
+        lambda: digits(partition="shard"),  # type: ignore[arg-type]
+    ),
     ("partition 'dirichlet' needs `alpha`, such as 0.5", lambda: digits(partition="dirichlet")),
+    ("partition 'iid' does not use `alpha`; leave it out", lambda: cifar10(partition="iid", alpha=0.5, root="nowhere")),
+    ("no normalisation 'foo'", lambda: cifar100(normalise="foo", root="nowhere")),  # type: ignore[arg-type]
+    ("no normalisation 'foo'", lambda: femnist(normalise="foo", root="nowhere")),  # type: ignore[arg-type]
+    ("data.clients=0 must be at least 1", lambda: cifar10(0, root="nowhere")),
+    ("data.test_share=1 must lie between 0 and 1", lambda: digits(test_share=1)),
 ]
 
 ALL = EXCHANGE + TRAINING + DATA + COMBINATIONS + PARTITIONS

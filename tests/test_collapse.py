@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmix import Collapsed, Experiment, FedMix, Hidden, NaiveMix, Objective, Proximal, Run, Supervised
+from fedmix import Collapsed, Experiment, FedMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Run, Supervised
 from fedmix.collapse import collapsed, guessing_level, stop_if_collapsed, warning
 from fedmix.presets import experiment
 from tests.runs.test_runs import interrupted_at
@@ -72,17 +72,18 @@ LOGITS = ", or take FedMix's logits form (objective.expand=logits)"
 
 
 @pytest.mark.parametrize(
-    ("objective", "other"),
+    ("objective", "lower"),
     [
-        (FedMix(0.2), LOGITS),
-        (Proximal(0.1) + FedMix(0.2), LOGITS),
-        (Hidden(FedMix(0.2) + Proximal(0.1), 1), LOGITS),
-        (FedMix(0.2, expand="logits"), ""),
-        (NaiveMix(0.2), ""),
-        (Supervised(), ""),
+        (FedMix(0.2), f", weight decay or lam{LOGITS}"),
+        (Proximal(0.1) + FedMix(0.2), f", weight decay, lam or mu{LOGITS}"),
+        (Hidden(FedMix(0.2) + Proximal(0.1), 1), f", weight decay, lam or mu{LOGITS}"),
+        (FedMix(0.2, expand="logits"), ", weight decay or lam"),
+        (NaiveMix(0.2), ", weight decay or lam"),
+        (LocalMix(alpha=1.0), " or weight decay"),
+        (Supervised(), " or weight decay"),
     ],
 )
-def test_the_sentence(objective: Objective, other: str) -> None:
+def test_the_sentence(objective: Objective, lower: str) -> None:
     tests = list(zip([20, *range(50, 61)], [0.5612, *[0.0956] * 11], strict=True))
     stop_if_collapsed(tests[:10], 0.099, objective)
     with pytest.raises(Collapsed) as caught:
@@ -90,7 +91,7 @@ def test_the_sentence(objective: Objective, other: str) -> None:
     assert caught.value.round == 60
     assert str(caught.value) == (
         "after round 60 the model is hardly better than a guess: 9.6 % at most in the last ten tests, where always naming the "
-        f"most common class gives 9.9 %, after 56.1 % in round 20; lower the learning rate, momentum, weight decay or lam{other}"
+        f"most common class gives 9.9 %, after 56.1 % in round 20; lower the learning rate, momentum{lower}"
     )
 
 

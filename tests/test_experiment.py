@@ -36,7 +36,7 @@ def test_presets_round_trip(name: str, algorithm: str) -> None:
     widths=st.lists(st.integers(1, 999), min_size=1, max_size=6),
 )
 def test_any_values_round_trip(lam: float, m: Any, noise: float, seed: int, alpha: float | None, widths: list[int]) -> None:
-    data = {"name": "cifar10", "alpha": alpha} if alpha else {"name": "cifar10"}
+    data = {"name": "cifar10", "partition": "dirichlet", "alpha": alpha} if alpha else {"name": "cifar10"}
     values = BASE | {
         "data": data,
         "objective": {"name": "fedmix", "lam": lam},
@@ -75,6 +75,12 @@ def test_the_name_follows_every_setting() -> None:
         ("exchange.nosie", 3, r"exchange\.nosie=3 is not a setting; did you mean noise\?"),
         ("engine.devise", "cpu", r"engine\.devise='cpu' is not a setting; did you mean device\?"),
         ("trainig", {}, r"trainig=\{\} is not a setting; did you mean training\?"),
+        ("foo.bar", 3, r"foo\.bar=3 is not a setting; known are data, model, objective"),
+        ("foo.bar.baz", 3, r"foo\.bar\.baz=3 is not a setting; known are data, model, objective"),
+        ("trainig.lr", 3, r"trainig\.lr=3 is not a setting; did you mean training\.lr\?"),
+        ("objectiv.lam", 3, r"objectiv\.lam=3 is not a setting; did you mean objective\.lam\?"),
+        ("training.lr_decay.x", 3, r"training\.lr_decay\.x: lr_decay is a value, not a section"),
+        ("training.decay.x", 3, r"training\.decay\.x=3 is not a setting; did you mean training\.lr_decay\?"),
         ("round", 3, r"round=3 is not a setting; did you mean rounds\?"),
         ("data.xyzzy", 3, r"data\.xyzzy=3 is not a setting; known are clients, partition"),
         ("data.name", "digit", r"data\.name='digit' is unknown; did you mean digits\?; choose one of digits, cifar10"),
@@ -82,6 +88,12 @@ def test_the_name_follows_every_setting() -> None:
         ("training.epochs", 0, r"training\.epochs=0 must be at least 1"),
         ("training.momentum", 1.0, r"training\.momentum=1\.0 is outside \[0, 1\)"),
         ("data.clients", 2.5, r"data\.clients=2\.5 should be a valid integer"),
+        ("data.clients", 0, r"data\.clients=0 must be at least 1"),
+        ("data.partition", "wild", r"data\.partition='wild' should be 'classes', 'random-classes', 'shards'"),
+        ("data.partition", "dirichlet", r"partition 'dirichlet' needs `alpha`"),
+        ("data.alpha", 0.5, r"partition 'classes' does not use `alpha`; leave it out"),
+        ("data.test_share", 1.0, r"data\.test_share=1\.0 must lie between 0 and 1"),
+        ("data.local_share", 0.0, r"a share of 0\.0 of the local data"),
         ("objective.lam", 1.5, r"lam=1\.5 is outside \[0, 1\]"),
         ("objective.lam", "x", r"objective\.lam='x' should be a valid number"),
         ("objective.mu", -1.0, r"objective\.mu=-1\.0 should be greater than or equal to 0"),

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedmix.errors import Collapsed
-from fedmix.objectives import FedMix, Objective
+from fedmix.objectives.advice import advice
+from fedmix.objectives.base import Objective
 from fedmix.types import Array
 
 TESTS = 10  # in a row, since accuracy jumps from test to test where clients hold few classes
@@ -50,11 +51,10 @@ def stop_if_collapsed(tests: Sequence[tuple[int, float]], level: float, objectiv
         return
     best, (now, _) = max(accuracies), tests[-1]
     when = tests[accuracies.index(best)][0]
-    other = ", or take FedMix's logits form (objective.expand=logits)" if _expands_loss(objective) else ""
     raise Collapsed(
         now,
         f"the model is hardly better than a guess: {_compared(accuracies, level)}, after {_percent(best)} in round {when}; "
-        f"lower the learning rate, momentum, weight decay or lam{other}",
+        + advice(objective),
     )
 
 
@@ -63,12 +63,6 @@ def warning(accuracies: Sequence[float], level: float) -> str | None:
     if not accuracies or not guesses(accuracies, level):
         return None
     return f"its model is hardly better than a guess: {_compared(accuracies, level)}"
-
-
-def _expands_loss(objective: Objective) -> bool:
-    """Whether FedMix's form that is not bounded below is a part of it."""
-    parts = [part for part in vars(objective).values() if isinstance(part, Objective)]
-    return (isinstance(objective, FedMix) and objective.expand == "loss") or any(map(_expands_loss, parts))
 
 
 def _compared(accuracies: Sequence[float], level: float) -> str:

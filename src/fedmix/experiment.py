@@ -21,6 +21,7 @@ from torch import nn
 
 from fedmix import data, models
 from fedmix.data import FederatedData
+from fedmix.data.settings import check_settings
 from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
 from fedmix.federation import Federation
@@ -115,6 +116,7 @@ class Experiment(_Section):
 
     @model_validator(mode="after")
     def _combines(self) -> "Experiment":
+        check_settings(**self.data.model_dump(exclude={"name"}))
         self.build_training()
         needs = self.build_objective().needs
         if self.build_exchange() is not None and needs.means is None:
@@ -187,6 +189,11 @@ class Experiment(_Section):
             objective = Hidden(objective, layer)
         return objective + Proximal(mu) if mu else objective
 
+    def check_clients(self) -> None:
+        """Refuse more clients a round than there will be, where the settings of the data say how many."""
+        if "clients" in type(self.data).model_fields:
+            self.build_training().check_clients(self.data.clients, self.data.name)
+
     def build_training(self) -> Training:
         """The settings of its training."""
         return Training(**self.training.model_dump())
@@ -214,6 +221,7 @@ class Experiment(_Section):
 
     def federation(self, root: Path | None = None) -> Federation:
         """Everything built, ready to run. `root` is a folder with the hub's files, where data is not to be downloaded."""
+        self.check_clients()
         federated = self.build_data(root)
         engine: dict[str, Any] = self.engine.model_dump()
         return Federation(
@@ -356,6 +364,10 @@ def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[tup
         dotted = ".".join(shown) or "experiment"
         match mistake["type"]:
             case "extra_forbidden":
+                while isinstance(at, Mapping) and at:  # a section that does not exist: name what was set in it
+                    key, at = next(iter(at.items()))
+                    shown.append(str(key))
+                dotted = ".".join(shown)
                 yield dotted, f"{dotted}={_shown(at)} is not a setting{_nearest(shown, values)}"
             case "missing" | "union_tag_not_found":
                 missing = dotted if mistake["type"] == "missing" else f"{dotted}.name"
@@ -381,11 +393,11 @@ def _shown(value: Any) -> str:
 
 def _nearest(shown: list[str], values: Mapping[str, Any]) -> str:
     *section, key = shown
-    known = list(Experiment.model_fields)
-    if section:
-        name = str(table(values, section[0]).get("name", ""))
-        known = [path.split(".")[-1] for path, _, _, of in settings() if path.split(".")[:-1] == section and of in ("", name)]
-    return _close(key, known) or f"; known are {', '.join(known)}"
+    name = str(table(values, shown[0]).get("name", ""))
+    there = [path.split(".")[-1] for path, _, _, of in settings() if path.split(".")[:-1] == section and of in ("", name)]
+    known = there if section and there else list(Experiment.model_fields)
+    near = _close(key, known) if there else _close(".".join(shown), [path for path, *_ in settings()])
+    return near or f"; known are {', '.join(known)}"
 
 
 def _close(word: str, known: list[str]) -> str:

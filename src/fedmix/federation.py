@@ -379,10 +379,7 @@ def _check(data: FederatedData, objective: Objective, training: Training, exchan
         if not isinstance(value, kind):
             raise BadInput(f"`{what}` is {described(value)}; {how}")
     needs = objective.needs
-    if training.clients_per_round > len(data.clients):
-        raise BadInput(
-            f"training.clients_per_round={training.clients_per_round} is more than the {len(data.clients)} clients of {data.name}"
-        )
+    training.check_clients(len(data.clients), data.name)
     if needs.partner == "global" and data.private:
         raise BadInput(
             f"GlobalMix needs raw samples of other clients and {data.name} is private; FedMix and NaiveMix need means only"

@@ -409,8 +409,10 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn what goes wrong with the folder into a sentence."""
+    """Make the folder, and turn what goes wrong with it into a sentence; no folders are left that were made for nothing."""
+    made: list[Path] = []
     try:
+        made += [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
@@ -421,3 +423,7 @@ def writing(folder: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
             raise BadInput(f"{folder} cannot be written ({error.strerror}); choose another folder") from error
         raise
+    finally:
+        with suppress(OSError):  # they hold something
+            for path in filter(Path.exists, made):
+                path.rmdir()

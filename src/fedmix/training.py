@@ -31,6 +31,11 @@ class Training:
         if not 0 <= self.weight_decay < math.inf:
             raise BadInput(f"training.weight_decay={self.weight_decay} must not be negative or infinite")
 
+    def check_clients(self, clients: int, name: str) -> None:
+        """Refuse to choose more clients a round than the data of that name has."""
+        if self.clients_per_round > clients:
+            raise BadInput(f"training.clients_per_round={self.clients_per_round} is more than the {clients} clients of {name}")
+
     def rate(self, round_: int) -> float:
         """The learning rate of a round, counted from 0."""
         return self.lr * self.lr_decay**round_

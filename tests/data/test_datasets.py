@@ -70,7 +70,7 @@ def test_cifar10_normalisation(folders: Folders) -> None:
     np.testing.assert_allclose(unit.inputs(unit.x[5:6])[0, :, 3, 4].numpy(), pixel, atol=1e-7)
     assert unit.transform.pad == 0
     with pytest.raises(BadInput, match="no normalisation 'zero'"):
-        cifar10(12, normalise="zero", **folders)
+        cifar10(12, normalise="zero", **folders)  # type: ignore[arg-type]
 
 
 def test_cifar10_with_constant_samples_per_client(folders: Folders) -> None:
@@ -154,7 +154,7 @@ def test_femnist_settings(folders: Folders) -> None:
     with pytest.raises(BadInput, match=f"{enough + 1} clients, but {enough} of 12 have enough"):
         femnist(enough + 1, least=32, **folders)
     for bad in ({"test_share": 0.0}, {"test_share": 1.0}, {"least": 0}, {"clients": 0}, {"clients": 13}):
-        with pytest.raises(BadInput, match="femnist: "):
+        with pytest.raises(BadInput, match=next(iter(bad))):
             femnist(**{"clients": 3, **bad, **folders})
 
 
@@ -207,7 +207,7 @@ def test_shakespeare_settings(folders: Folders) -> None:
     with pytest.raises(BadInput, match="4 clients, but 3 of 8 have enough samples"):
         shakespeare(4, least=440, **folders)
     for bad in ({"train_share": 1.0}, {"least": 80}, {"cap": 80}, {"clients": 0}):
-        with pytest.raises(BadInput, match="shakespeare: "):
+        with pytest.raises(BadInput, match=next(iter(bad))):
             shakespeare(**{"clients": 3, **bad, **folders})
     smallest = shakespeare(1, least=81, cap=81, **folders)
     assert (len(smallest.x), len(smallest.test_x)) == (1, 1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmix import BadInput, ClientFailure, Diverged, Federation, Objective, Supervised, Training, models
+from fedmix import BadInput, ClientFailure, Diverged, Federation, FedMix, Objective, Supervised, Training, models
 from fedmix.models import Model
 from fedmix.objectives import batch_mean
 from fedmix.types import Batch, Params
@@ -91,6 +91,21 @@ def test_overflow_in_the_last_step_is_found() -> None:
     with pytest.raises(Diverged, match="the update is NaN or infinite"):
         list(federation.run(1))
     assert all(torch.isfinite(p).all() for p in federation.params.values())
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+@pytest.mark.parametrize(
+    ("objective", "advice"),
+    [
+        (Supervised(), "; lower the learning rate, momentum or weight decay"),
+        (FedMix(0.1), " or lam, or take FedMix's logits form (objective.expand=logits)"),
+    ],
+)
+def test_the_advice_fits_the_objective(engine: Literal["sequential", "vectorised"], objective: Objective, advice: str) -> None:
+    federation = Federation(models.digits_cnn(), federated("digits_cnn"), objective, Training(5, lr=1e39), engine=engine)
+    with pytest.raises(Diverged) as caught:
+        list(federation.run(1))
+    assert str(caught.value).endswith(advice)
 
 
 class Own(Objective):

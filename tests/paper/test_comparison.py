@@ -21,8 +21,8 @@ def cell(
     values: list[float], paper: float | None = None, *, diverged: Rounds = None, collapsed: Rounds = None, **more: object
 ) -> Cell:
     """The cell of a row `name` with these values of seeds 0, 1, ..."""
-    fates = {seed: Fate("diverged", when) for seed, when in (diverged or {}).items()}
-    fates |= {seed: Fate("collapsed", when) for seed, when in (collapsed or {}).items()}
+    fates = {seed: Fate("diverged", when, "") for seed, when in (diverged or {}).items()}
+    fates |= {seed: Fate("collapsed", when, "") for seed, when in (collapsed or {}).items()}
     results = tuple(Result(seed, value, fates.get(seed)) for seed, value in enumerate(values))
     metric = more.get("metric", ACCURACY)
     assert isinstance(metric, Metric)

@@ -71,6 +71,26 @@ def test_stopped_and_continued_they_end_as_one_after_the_other_does(
         assert same_run(alone / name, together / name)
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+def test_why_a_run_of_a_table_was_lost_is_said_once(
+    quiet: bool, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = [
+        *TABLE,
+        "--data",
+        tiny,
+        "--out",
+        tmp_path,
+        "--set",
+        "training.lr=1e39",
+        "--jobs",
+        "2",
+        *(["--quiet"] if quiet else []),
+    ]
+    assert fedmix(monkeypatch, *args) == 0
+    assert capsys.readouterr().err.count("is NaN or infinite") == 2
+
+
 def test_each_outcome_arrives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Data that cannot be read are told at once, and runs on other data go on."""
     wanted = {

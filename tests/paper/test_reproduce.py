@@ -137,19 +137,32 @@ def test_a_diverged_run_is_a_result(
 ) -> None:
     args = [*EPOCHS, "--data", tiny, "--out", tmp_path, "--set", "training.lr=1e39"]
     assert fedmix(monkeypatch, *args) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert "diverged in round 1" in out
     assert "CHANGED SETTINGS: training.lr=1e+39" in out
-    told = [json.loads(path.read_text()) for path in tmp_path.glob("*/failure.json")]
-    assert [failure["round"] for failure in told] == [1] * 4
+    told = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("*/failure.json")}
+    assert [failure["round"] for failure in told.values()] == [1] * 4
+    for run, failure in told.items():
+        where = f"round 1, client {failure['client']}, step {failure['step']}"
+        assert f"{run}: {where}: {failure['reason']}\n" in err
+        assert ("objective.expand=logits" in failure["reason"]) == ("fedmix" in run)
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("it ran again")
 
     monkeypatch.setattr(Run, "execute", refuse)
+    page, markdown = tmp_path / "it.html", tmp_path / "it.md"
+    assert fedmix(monkeypatch, *args, "--html", page, "--markdown", markdown) == 0
+    printed = " ".join(capsys.readouterr().out.split())
     assert fedmix(monkeypatch, *args, "--json") == 0
-    cells = json.loads(capsys.readouterr().out)["cells"]
-    assert {cell["results"][0]["diverged"] for cell in cells} == {1}
+    said = json.loads(capsys.readouterr().out)
+    assert {cell["results"][0]["diverged"] for cell in said["cells"]} == {1}
+    for run, failure in told.items():
+        note = f"{run} diverged in round 1: {failure['reason']}."
+        assert note in said["notes"]
+        assert f"Note. {note}" in printed
+        assert note in unescape(page.read_text())
+        assert f"- {note}\n" in markdown.read_text()
 
 
 def test_a_collapsed_run_is_a_result(
@@ -162,7 +175,9 @@ def test_a_collapsed_run_is_a_result(
     monkeypatch.setattr(Run, "execute", collapse)
     args = [*EPOCHS, "--data", tiny, "--out", tmp_path]
     assert fedmix(monkeypatch, *args) == 0
-    assert "collapsed in round 60" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "collapsed in round 60" in out
+    assert err.count(": after round 60 the model only guesses\n") == 4
     assert fedmix(monkeypatch, *args, "--json") == 0
     results = [cell["results"][0] for cell in json.loads(capsys.readouterr().out)["cells"]]
     assert {(result["diverged"], result["collapsed"]) for result in results} == {(None, 60)}
@@ -194,19 +209,50 @@ def test_ctrl_c_stops_and_the_same_command_goes_on(
 def test_a_cell_that_cannot_run_loses_none_of_the_others(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of six clients, two can be chosen, but not fifteen."""
-    args = ["reproduce", "participation", "--rows", "fedavg", "--columns", "0.1,1.0", "--scale", "small"]
-    assert fedmix(monkeypatch, *args, "--data", tiny, "--out", tmp_path, "--set", "data.clients=6") == 1
+    """Of twenty classes that are asked for, one data set has a hundred and the other ten."""
+    args = ["reproduce", "main", "--rows", "fedavg", "--columns", "cifar10,cifar100", "--scale", "small", "--out", tmp_path]
+    assert fedmix(monkeypatch, *args, "--data", tiny, "--set", "data.classes_per_client=20") == 1
     out, err = capsys.readouterr()
     assert "1 of 2 runs failed" in err
-    assert "training.clients_per_round=15 is more than the 6 clients" in err
-    assert re.search(r"FedAvg +[0-9.]+ +–", out)
+    assert "20 classes per client, but the data has 10" in err
+    assert re.search(r"FedAvg +– +– +[0-9.]+", out)
+
+
+def test_more_clients_a_round_than_a_cell_has_are_refused_before_anything_runs(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At this scale CIFAR-10, which comes first, has fifteen, and CIFAR-100 five."""
+    args = ["reproduce", "main", "--rows", "fedavg", "--columns", "cifar10,cifar100", "--scale", "small"]
+    args += ["--data", str(tiny), "--out", str(tmp_path / "runs"), "--set", "training.clients_per_round=6"]
+    assert fedmix(monkeypatch, *args) == 2
+    assert capsys.readouterr().err == "fedmix: training.clients_per_round=6 is more than the 5 clients of cifar100\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fedmix(monkeypatch, "reproduce", "shakespeare", "--no-run", "--out", tmp_path, "--json") == 0
-    assert {cell["text"] for cell in json.loads(capsys.readouterr().out)["cells"]} == {"–"}
+    said = json.loads(capsys.readouterr().out)
+    assert {cell["text"] for cell in said["cells"]} == {"–"}
+    assert said["notes"][-1] == f"There is no finished run of these settings under {tmp_path}; leave --no-run out to run them."
     assert not list(tmp_path.iterdir())
+
+
+def test_runs_of_another_device_are_pointed_out(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside a file that cannot be read, which is no reason to show nothing."""
+    assert fedmix(monkeypatch, *EPOCHS, "--data", tiny, "--out", tmp_path) == 0
+    assert "There is" not in capsys.readouterr().out
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "experiment.toml").write_text("[")
+    show = [*EPOCHS, "--out", tmp_path, "--no-run", "--device", "cuda"]
+    assert fedmix(monkeypatch, *show, "--json") == 0
+    told = f"no finished run of these settings under {tmp_path}, but with --device cpu there is"
+    assert json.loads(capsys.readouterr().out)["notes"][-1] == f"There is {told}."
+    page = tmp_path / "it.html"
+    assert fedmix(monkeypatch, *show, "--html", page) == 2
+    assert capsys.readouterr() == ("", f"fedmix: --html {page} would show runs, but there is {told}\n")
+    assert not page.exists()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +271,7 @@ def test_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         (["main", "--data", "nowhere", "--jobs", "2"], "there are no parquet files"),
         (["main", "--device", "tpu", "--jobs", "2"], "device 'tpu' cannot be used"),
         (["main", "--jobs", "0"], "--jobs 0: at least one"),
-        (["shakespeare", "--no-run", "--html", "it.html"], "no run folders were given"),
+        (["shakespeare", "--no-run", "--html", "it.html"], "--html it.html would show runs, but there is no finished run"),
         (["main", "--rounds", "5", "--set", "rounds=6"], "rounds is given twice"),
         (["main", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "objective.lam is given twice"),
         (["main", "--list", "--scale", "small"], "--list estimates runs of the paper's size"),
@@ -245,7 +291,7 @@ def test_bad_input_is_one_sentence(
     assert err.startswith("fedmix: ")
     assert said in err
     assert len(err.strip().splitlines()) == 1
-    assert not [path for path in tmp_path.rglob("*") if path.name != "runs"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -281,6 +281,14 @@ def test_a_folder_in_which_nothing_was_begun_goes(tmp_path: Path) -> None:
         shutil.rmtree(folder)  # which is no reason to fail at the end
 
 
+def test_folders_that_were_made_for_nothing_go_and_others_stay(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    with pytest.raises(BadInput, match="device 'tpu' cannot be used"):
+        Run(tiny().with_settings({"engine.device": "tpu"}), there / "runs" / "one").execute()
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
 def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
     def second(_: dict[str, Any]) -> None:
         with pytest.raises(BadInput, match="another process is running in"):

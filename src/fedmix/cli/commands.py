@@ -141,7 +141,9 @@ def ctrl_c() -> Iterator[Any]:
 
 
 def runs_in(out: Path, experiments: Sequence[Experiment]) -> list[Run]:
-    """A run of each experiment, in a folder of its own."""
+    """A run of each experiment, in a folder of its own; none if one of them is known to fail."""
+    for one in experiments:
+        one.check_clients()
     return [Run(e, out / e.id) for e in experiments]
 
 

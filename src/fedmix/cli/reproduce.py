@@ -76,11 +76,14 @@ def reproduce(
     from fedmix.paper import show
 
     comparison = compare(study, out, next(p for p in PROTOCOLS if p == score))
+    begun = [folder for folder in (out / e.id for e in experiments) if (folder / "metrics.jsonl").is_file()]
+    if html and not begun:
+        raise BadInput(f"--html {html} would show runs, but there is {comparison.absent}")
     if as_json:
         print(show.as_json(comparison), end="")
     else:
         console(sys.stdout).print(show.terminal(comparison))
-    _write(comparison, out, html, png, markdown)
+    _write(comparison, begun, html, png, markdown)
     tell_failures(failures, len(experiments))
 
 
@@ -94,12 +97,14 @@ def _run_missing(study: Study, out: Path, root: Path | None, *, quiet: bool, job
                 study.table.after(run, root)
         elif isinstance(result, Diverged | Collapsed):
             record_failure(run, result)
+            if quiet or jobs == 1:  # else it was said in the line that a run among others leaves
+                console().print(f"{run.folder.name}: {result}", soft_wrap=True)
         else:
             failures.append((run, result))
     return failures
 
 
-def _write(comparison: Comparison, out: Path, html: Path | None, png: Path | None, markdown: Path | None) -> None:
+def _write(comparison: Comparison, folders: Sequence[Path], html: Path | None, png: Path | None, markdown: Path | None) -> None:
     from fedmix import report
     from fedmix.paper import picture, show
     from fedmix.report.files import write
@@ -109,9 +114,7 @@ def _write(comparison: Comparison, out: Path, html: Path | None, png: Path | Non
     if png:
         picture.draw(comparison, png)
     if html:
-        folders = [out / e.id for e in comparison.study.experiments()]
-        runs = report.load_runs([f for f in folders if (f / "metrics.jsonl").is_file()])
-        report.write_html(runs, html, picture.lead(comparison))
+        report.write_html(report.load_runs(folders), html, picture.lead(comparison))
     tell_written(markdown, png, html)
 
 

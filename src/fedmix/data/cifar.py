@@ -8,8 +8,9 @@ import numpy as np
 from fedmix.data.cache import cached
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.hub import parquet
-from fedmix.data.partition import share, spread, subset
-from fedmix.data.pictures import Moments, normaliser, save_images
+from fedmix.data.partition import Partition, share, spread, subset
+from fedmix.data.pictures import Moments, Normalisation, normaliser, save_images
+from fedmix.data.settings import check_settings
 from fedmix.rng import stream
 from fedmix.types import Array
 
@@ -38,13 +39,13 @@ CIFAR100 = _Source(
 def cifar10(
     clients: int = 60,
     *,
-    partition: str = "classes",
+    partition: Partition = "classes",
     classes_per_client: int = 2,
     alpha: float | None = None,
     samples_per_client: int | None = None,
     local_share: float = 1.0,
     augment: bool = True,
-    normalise: str = "standard",
+    normalise: Normalisation = "standard",
     seed: int = 0,
     root: str | Path | None = None,
     cache: str | Path | None = None,
@@ -63,13 +64,13 @@ def cifar10(
 def cifar100(
     clients: int = 100,
     *,
-    partition: str = "classes",
+    partition: Partition = "classes",
     classes_per_client: int = 20,
     alpha: float | None = None,
     samples_per_client: int | None = None,
     local_share: float = 1.0,
     augment: bool = True,
-    normalise: str = "standard",
+    normalise: Normalisation = "standard",
     seed: int = 0,
     root: str | Path | None = None,
     cache: str | Path | None = None,
@@ -91,29 +92,32 @@ def _load(source: _Source, root: str | Path | None, cache: str | Path | None) ->
 
 @dataclass(frozen=True)
 class _Deal:
-    """Who gets what: all rows, or a stratified part of `samples` per client, of which each keeps a `share`."""
+    """Who gets what: all rows, or a stratified part of so many samples per client, of which each keeps a share."""
 
     clients: int
-    partition: str
+    partition: Partition
     classes_per_client: int
     alpha: float | None
-    samples: int | None
-    share: float
+    samples_per_client: int | None
+    local_share: float
     seed: int
+
+    def __post_init__(self) -> None:
+        check_settings(**vars(self))
 
     def rows(self, y: Array) -> Ragged:
         chosen = np.arange(len(y))
-        if self.samples is not None:
-            chosen = subset(y, self.clients * self.samples, stream(self.seed, "subset"))
+        if self.samples_per_client is not None:
+            chosen = subset(y, self.clients * self.samples_per_client, stream(self.seed, "subset"))
         rng = stream(self.seed, "partition")
         dealt = spread(y[chosen], self.clients, self.partition, self.classes_per_client, self.alpha, rng)
-        return share(Ragged(chosen[dealt.flat], dealt.offsets), self.share, stream(self.seed, "share"))
+        return share(Ragged(chosen[dealt.flat], dealt.offsets), self.local_share, stream(self.seed, "share"))
 
 
 def _federated(
     source: _Source, deal: _Deal, augment: bool, normalise: str, root: str | Path | None, cache: str | Path | None
 ) -> FederatedData:
+    transform = normaliser(normalise, source.moments, pad=4 if augment else 0)
     arrays = _load(source, root, cache)
     train, test = (arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"])
-    transform = normaliser(normalise, source.moments, pad=4 if augment else 0)
     return FederatedData(*train, deal.rows(train[1]), *test, source.classes, transform, name=source.name)

@@ -4,6 +4,7 @@ import numpy as np
 
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.partition import subset
+from fedmix.data.settings import check_settings
 from fedmix.errors import BadInput
 from fedmix.rng import stream
 
@@ -17,8 +18,7 @@ def diabetes(clients: int = 10, *, test_share: float = 0.2, seed: int = 0) -> Fe
     >>> len(data.clients), data.input_shape, data.outputs
     (4, (10,), 1)
     """
-    if not 0 < test_share < 1:
-        raise BadInput(f"diabetes: test_share is {test_share}; use a number between 0 and 1")
+    check_settings(test_share=test_share)
     try:
         from sklearn.datasets import load_diabetes
     except ImportError as error:

@@ -3,7 +3,8 @@
 import numpy as np
 
 from fedmix.data.federated import FederatedData
-from fedmix.data.partition import share, spread, subset
+from fedmix.data.partition import Partition, share, spread, subset
+from fedmix.data.settings import check_settings
 from fedmix.data.transforms import Images
 from fedmix.errors import BadInput
 from fedmix.rng import stream
@@ -15,7 +16,7 @@ MOMENTS = ((0.3053,), (0.3759,))
 def digits(
     clients: int = 20,
     *,
-    partition: str = "classes",
+    partition: Partition = "classes",
     classes_per_client: int = 2,
     alpha: float | None = None,
     test_share: float = 0.2,
@@ -28,8 +29,7 @@ def digits(
     >>> data.x.shape, len(data.clients), data.input_shape
     ((1438, 8, 8, 1), 10, (1, 8, 8))
     """
-    if not 0 < test_share < 1:
-        raise BadInput(f"digits: test_share is {test_share}; use a number between 0 and 1")
+    check_settings(test_share=test_share)
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:

@@ -10,8 +10,8 @@ from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.hub import parquet
 from fedmix.data.owners import choose, gather, save_owners
 from fedmix.data.partition import share
-from fedmix.data.pictures import normaliser, save_images
-from fedmix.errors import BadInput
+from fedmix.data.pictures import Normalisation, normaliser, save_images
+from fedmix.data.settings import check_settings
 from fedmix.rng import stream
 
 CLASSES = 62  # 0-9, A-Z, a-z
@@ -25,7 +25,7 @@ def femnist(
     *,
     least: int = 1,
     local_share: float = 1.0,
-    normalise: str = "standard",
+    normalise: Normalisation = "standard",
     test_share: float = 0.1,
     seed: int = 0,
     root: str | Path | None = None,
@@ -36,10 +36,8 @@ def femnist(
     A random `test_share` of each writer's images (at least one) is held out. `local_share` is the part
     that a client keeps of the others; `normalise` is "standard", or "unit" for ink in [0, 1].
     """
-    if not 0 < test_share < 1:
-        raise BadInput(f"femnist: test_share is {test_share}; use a number between 0 and 1")
-    if least < 1:
-        raise BadInput(f"femnist: least is {least}; a client needs at least 1 training image")
+    check_settings(least=least, local_share=local_share, test_share=test_share)
+    transform = normaliser(normalise, MOMENTS, invert=True)
     files = parquet("flwrlabs/femnist", "default", "train", root, cache)
 
     def decode(folder: Path) -> None:
@@ -57,5 +55,4 @@ def femnist(
         test.append(np.sort(shuffled[: held[writer]]))
         train.append(np.sort(shuffled[held[writer] :]))
     kept = share(Ragged.of(train), local_share, stream(seed, "share"))
-    transform = normaliser(normalise, MOMENTS, invert=True)
     return gather(arrays["x"], arrays["y"], kept, Ragged.of(test), CLASSES, transform, "femnist")

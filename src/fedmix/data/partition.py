@@ -1,6 +1,7 @@
 """Who holds what: ways to deal the rows of a dataset out to clients, each as rows by client."""
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from fedmix.data.federated import Ragged
 from fedmix.errors import BadInput
 from fedmix.types import Array
 
+Partition = Literal["classes", "random-classes", "shards", "dirichlet", "iid"]
 TRIES = 10_000  # a redraw costs microseconds, and a setting that fails this often will not succeed
 
 
@@ -19,10 +21,8 @@ def spread(
     alpha: float | None,
     rng: np.random.Generator,
 ) -> Ragged:
-    """Deal rows out in the way that `how` names: "classes", "random-classes", "shards", "dirichlet" or "iid"."""
-    if (alpha is None) == (how == "dirichlet"):
-        problem = "needs `alpha`, such as 0.5" if alpha is None else "does not use `alpha`; leave it out"
-        raise BadInput(f"partition {how!r} {problem}")
+    """Deal rows out in the way that `how` names, one of `Partition`."""
+    check_alpha(how, alpha)
     if alpha is not None:
         return dirichlet(labels, clients, alpha, rng)
     if how == "iid":
@@ -31,7 +31,16 @@ def spread(
         return by_classes(labels, clients, classes_per_client, rng, balanced=how == "classes")
     if how == "shards":
         return shards(labels, clients, classes_per_client, rng)
-    raise BadInput(f"no partition {how!r}; use 'classes', 'random-classes', 'shards', 'dirichlet' or 'iid'")
+    raise BadInput(f"no partition {how!r}; use one of {', '.join(get_args(Partition))}")
+
+
+def check_alpha(how: str, alpha: float | None) -> None:
+    """Refuse an `alpha` that is missing, that a partition does not use, or that is not positive."""
+    if (alpha is None) == (how == "dirichlet"):
+        problem = "needs `alpha`, such as 0.5" if alpha is None else "does not use `alpha`; leave it out"
+        raise BadInput(f"partition {how!r} {problem}")
+    if alpha is not None and not 0 < alpha < np.inf:
+        raise BadInput(f"alpha is {alpha}; a Dirichlet partition needs a positive number")
 
 
 def by_classes(labels: Array, clients: int, per_client: int, rng: np.random.Generator, *, balanced: bool = True) -> Ragged:
@@ -136,8 +145,7 @@ def dirichlet(labels: Array, clients: int, alpha: float, rng: np.random.Generato
     [4, 4, 4]
     """
     _check_clients(len(labels), clients)
-    if not 0 < alpha < np.inf:
-        raise BadInput(f"alpha is {alpha}; a Dirichlet partition needs a positive number")
+    check_alpha("dirichlet", alpha)
     if not 0 <= least * clients <= len(labels):
         raise BadInput(f"{clients} clients cannot each have at least {least} of {len(labels)} samples; lower `least`")
     classes, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -180,8 +188,7 @@ def natural(owner_ids: Array | Sequence[str]) -> tuple[Ragged, list[str]]:
 
 def share(index: Ragged, fraction: float, rng: np.random.Generator) -> Ragged:
     """Each client keeps a `fraction` of its rows, at least one; with equal `rng`, less is part of more."""
-    if not 0 < fraction <= 1:
-        raise BadInput(f"a share of {fraction} of the local data; use a number above 0 and at most 1")
+    check_share(fraction)
     if fraction == 1:
         return index
     kept = []
@@ -189,6 +196,12 @@ def share(index: Ragged, fraction: float, rng: np.random.Generator) -> Ragged:
         rows = rng.permutation(index[client])
         kept.append(np.sort(rows[: max(1, round(fraction * len(rows)))]))
     return Ragged.of(kept)
+
+
+def check_share(fraction: float) -> None:
+    """Refuse a fraction that leaves nothing, or is more than all."""
+    if not 0 < fraction <= 1:
+        raise BadInput(f"a share of {fraction} of the local data; use a number above 0 and at most 1")
 
 
 def subset(labels: Array, count: int, rng: np.random.Generator) -> Array:

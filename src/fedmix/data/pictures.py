@@ -3,7 +3,7 @@
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from fedmix.errors import BadInput, first_line
 from fedmix.types import Array
 
 FORMATS = ("PNG", "JPEG")  # of the dozens that Pillow knows, those in which the hub has images
+Normalisation = Literal["standard", "unit"]
 Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
 

@@ -10,6 +10,7 @@ from fedmix.data.cache import cached, npy
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.hub import parquet
 from fedmix.data.owners import choose, gather, save_owners
+from fedmix.data.settings import check_settings
 from fedmix.data.tables import batches, count, damaged, reading
 from fedmix.data.transforms import OneHot
 from fedmix.errors import BadInput
@@ -37,8 +38,7 @@ def shakespeare(
     A role's windows (the first `cap` of them) stay in the order of its text: 79 between training and test are
     left out, so that no letter is an input on both sides, and of the others the first `train_share` train.
     """
-    if not 0 < train_share < 1:
-        raise BadInput(f"shakespeare: train_share is {train_share}; use a number between 0 and 1")
+    check_settings(train_share=train_share)
     for setting, value in (("least", least), ("cap", cap)):
         if value is not None and value < GAP + 2:
             raise BadInput(f"shakespeare: {setting} is {value}; a role needs {GAP + 2} windows to be split")

@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from fedmix.batches import Received, Resident
+from fedmix.objectives.advice import advice
+from fedmix.objectives.base import Objective
 from fedmix.plan import ClientPlan
 from fedmix.server import Updates
 from fedmix.types import Array, Batch, Params
@@ -45,6 +47,6 @@ def describe(batch: Batch) -> str:
     return ", ".join(looks(name, t) for name, t in named if t is not None)
 
 
-def diverged(batch: Batch, what: str) -> str:
+def diverged(batch: Batch, what: str, objective: Objective) -> str:
     """The sentence for a step that left the numbers."""
-    return f"{what} is NaN or infinite; its input was {describe(batch)}; lower the learning rate, momentum or lam"
+    return f"{what} is NaN or infinite; its input was {describe(batch)}; {advice(objective)}"

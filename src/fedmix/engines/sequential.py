@@ -21,7 +21,7 @@ class Sequential:
 
     def __init__(self, model: Model, objective: Objective, training: Training, *, precision: Precision = "float32") -> None:
         self.model, self.training, self.precision = model, training, called(precision)
-        self.phases = objective.phases()
+        self.objective, self.phases = objective, objective.phases()
         self.partners_of_all = objective.needs.partner == "global"
 
     def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
@@ -47,7 +47,7 @@ class Sequential:
                 raise ClientFailure(work.round, client, step, reason) from error
             if not torch.isfinite(loss) or not all(torch.isfinite(p).all() for p in params.values()):
                 what = "the loss" if not torch.isfinite(loss) else "the update"
-                raise Diverged(work.round, client, step, diverged(batch, what))
+                raise Diverged(work.round, client, step, diverged(batch, what, self.objective))
             losses.append(loss)
         return Updates([client], {n: p[None] for n, p in params.items()}, torch.stack(losses).mean()[None])
 

@@ -51,7 +51,7 @@ class Vectorised:
         large = sum(w.numel() * w.element_size() for w in weights) > CPU_STACKS_BELOW
         self.chunk = 1 if chunk is None and large and weights[0].device.type == "cpu" else chunk
         self.model, self.training, self.compile, self.precision = model, training, compile, called(precision)
-        self.phases = objective.phases()
+        self.objective, self.phases = objective, objective.phases()
         self.partners_of_all = objective.needs.partner == "global"
         self._programs: dict[int, Program] = {}
 
@@ -145,5 +145,5 @@ class Vectorised:
             if len(lost) or not kept:
                 step = int(lost[0]) if len(lost) else stay.stop - stay.start - 1
                 batch = data.batch(plan.at(stay.start + step, stay.slot), work.pool)
-                what = diverged(batch, "the loss" if len(lost) else "the update")
+                what = diverged(batch, "the loss" if len(lost) else "the update", self.objective)
                 raise Diverged(work.round, int(work.clients[stay.client]), step, what)

@@ -25,7 +25,8 @@ class _RawMix(Objective):
     def __post_init__(self) -> None:
         name = type(self).__name__
         if (self.alpha is None) == (self.lam is None):
-            raise BadInput(f"{name}: give either alpha (λ drawn from Beta(alpha, alpha) per batch) or a fixed lam")
+            both = "; objective.alpha=none (alpha=None in Python) takes the drawn one away" if self.lam is not None else ""
+            raise BadInput(f"{name}: give either alpha (λ drawn from Beta(alpha, alpha) per batch) or a fixed lam{both}")
         if self.alpha is not None and not self.alpha > 0:
             raise BadInput(f"{name}: alpha={self.alpha} must be positive; 1 draws λ uniformly")
         if self.lam is not None:

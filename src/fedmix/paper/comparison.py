@@ -2,16 +2,21 @@
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from fedmix.errors import BadInput
+from fedmix.experiment import table as section
+from fedmix.files import printable
 from fedmix.paper.base import Part
 from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric, Protocol
 from fedmix.paper.outcome import Fate, Outcome, outcome
 from fedmix.paper.study import Study
+from fedmix.report.files import read_toml
 from fedmix.report.metrics import Array
 from fedmix.report.results import Spread
 
@@ -128,7 +133,8 @@ class Difference:
 class Comparison:
     """A study's cells by row, in the order of its columns.
 
-    `clients` are the sizes of a natural data set's clients, by seed; `guessing` the runs that ended without having learned.
+    `clients` are the sizes of a natural data set's clients, by seed; `guessing` the runs that ended without having learned;
+    `lost` how those ended that give no number, by run. `absent` says so where nothing has run.
     """
 
     study: Study
@@ -136,6 +142,8 @@ class Comparison:
     cells: tuple[tuple[Cell, ...], ...]
     clients: tuple[tuple[str, list[Array]], ...] = ()
     guessing: tuple[str, ...] = ()
+    lost: Mapping[str, Fate] = field(default_factory=dict)
+    absent: str = ""
 
     def order(self, column: int) -> tuple[int, int]:
         """Of the pairs of rows of one data set that the paper tells apart: how many are in its order, and how many we have."""
@@ -160,7 +168,7 @@ class Comparison:
         ]
 
     def notes(self) -> list[str]:
-        """What has to be said with the numbers: the table's notes, the data's biases, and which runs never learned."""
+        """What has to be said with the numbers: of the table, the data, and runs that never learned, were lost or are missing."""
         said = list(self.study.table.notes)
         if (apart := self._rounds_between_tests()) > 1:
             said.append(
@@ -175,6 +183,9 @@ class Comparison:
             said.append(FEMNIST)
         if self.guessing:
             said.append(f"Hardly better than a guess, as 'warning' in their summary.json says: {', '.join(self.guessing)}.")
+        said += [f"{run} {fate.word} in round {fate.round}: {fate.reason}." for run, fate in self.lost.items()]
+        if self.absent:
+            said.append(f"There is {self.absent}.")
         return said
 
     def _rounds_between_tests(self) -> int:
@@ -213,7 +224,27 @@ def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
 
     cells = tuple(tuple(cell(row, column) for column in table.columns) for row in table.rows)
     guessing = tuple(name for name, found in seen.items() if found.guesses)
-    return Comparison(study, protocol, cells, _natural_clients(list(seen.values())), guessing)
+    lost = {name: found.fate for name, found in seen.items() if found.fate}
+    absent = "" if any(found.known for found in seen.values()) else _absent(study, out)
+    return Comparison(study, protocol, cells, _natural_clients(list(seen.values())), guessing, lost, absent)
+
+
+def _absent(study: Study, out: Path) -> str:
+    """What is missing where none of a study's runs is in a folder, and on which device they did run."""
+    experiments = study.experiments()
+    for device in sorted(_devices(out)):
+        if any(outcome(e.with_settings({"engine.device": device}), out).known for e in experiments):
+            return f"no finished run of these settings under {out}, but with --device {printable(device)} there is"
+    return f"no finished run of these settings under {out}; leave --no-run out to run them"
+
+
+def _devices(out: Path) -> set[str]:
+    """On which devices the runs in a folder were made."""
+    found = set()
+    for path in out.glob("*/experiment.toml"):
+        with suppress(BadInput):  # what cannot be read is none of these runs
+            found.add(str(section(read_toml(path), "engine").get("device")))
+    return found
 
 
 def _natural_clients(outcomes: Sequence[Outcome]) -> tuple[tuple[str, list[Array]], ...]:

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from fedmix.errors import Collapsed, Diverged
 from fedmix.experiment import Experiment
+from fedmix.files import printable
 from fedmix.report.files import read_json, taken_from, write
 from fedmix.report.load import RunRecord, load
 from fedmix.runs import Run
@@ -15,10 +16,11 @@ FILE = "failure.json"
 
 
 class Fate(NamedTuple):
-    """How a run that gives no number ended, and in which round."""
+    """How a run that gives no number ended, in which round, and what was said of it."""
 
     word: Literal["diverged", "collapsed"]
     round: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,11 @@ class Outcome:
     record: RunRecord | None = None
     guesses: bool = False
     fate: Fate | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether it is a result, of either kind."""
+        return self.record is not None or self.fate is not None
 
 
 def outcome(experiment: Experiment, out: Path) -> Outcome:
@@ -40,7 +47,7 @@ def outcome(experiment: Experiment, out: Path) -> Outcome:
         with taken_from(failure):
             said = read_json(failure)
             word: Literal["diverged", "collapsed"] = "collapsed" if said.get("kind") == "collapsed" else "diverged"
-            return Outcome(fate=Fate(word, int(said["round"])))
+            return Outcome(fate=Fate(word, int(said["round"]), printable(said["reason"])))
     return Outcome()
 
 

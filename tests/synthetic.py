@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from fedmix.server import Updates
 from fedmix.types import Batch, Params
 
 RAGGED = (23, 7, 40, 1, 16)
+EngineName = Literal["sequential", "vectorised"]
+ENGINES: tuple[EngineName, EngineName] = ("sequential", "vectorised")
 
 
 def small_vgg() -> nn.Sequential:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,12 +33,10 @@ from fedmix.evaluation import ClientScores
 from fedmix.models import initialised
 from fedmix.plan import ClientPlan
 from fedmix.server import Updates, average
+from tests.synthetic import ENGINES, EngineName, listen, one_after_another
 from tests.synthetic import federated as synthetic
-from tests.synthetic import listen, one_after_another
 
 Array = np.ndarray[Any, Any]
-EngineName = Literal["vectorised", "sequential"]
-ENGINES: tuple[EngineName, ...] = ("vectorised", "sequential")
 
 
 # One weight, by hand

@@ -14,20 +14,24 @@ from fedmix import __version__
 
 def environment(device: torch.device, command: str) -> dict[str, str]:
     """What `environment.json` says of a run."""
-    threads = torch.get_num_threads()
-    host = f"{cpu()}, {threads} thread{'s' if threads > 1 else ''}"
-    on = torch.cuda.get_device_name(device) if device.type == "cuda" else host
     return {
         "fedmix": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
         "platform": f"{platform.system()} {platform.machine()}",
-        "device": f"{device} ({on})",
+        "device": f"{device} ({_model(device)})",
         "commit": _commit(),
         "command": command or " ".join(sys.argv),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _model(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{cpu()}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def cpu() -> str:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -23,7 +23,7 @@ from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models import initialised
 from fedmix.plan import draw_plan
 from fedmix.types import Params
-from tests.synthetic import RAGGED, SHAPES, Exactly, federated
+from tests.synthetic import ENGINES, RAGGED, SHAPES, EngineName, Exactly, federated
 
 OBJECTIVES: dict[str, Objective] = {
     "supervised": Supervised(),
@@ -39,7 +39,6 @@ OBJECTIVES: dict[str, Objective] = {
     "hidden-naivemix": Hidden(NaiveMix(0.1), layer=2),
     "hidden-localmix": Hidden(LocalMix(alpha=1.0), layer=1),
 }
-ENGINES: tuple[Literal["sequential"], Literal["vectorised"]] = ("sequential", "vectorised")
 CASES = [pytest.param(kind, o, id=f"{kind}-{name}") for kind in SHAPES for name, o in OBJECTIVES.items()]
 CASES += [pytest.param("digits_cnn", o + Proximal(0.1), id=f"digits_cnn-{name}+prox") for name, o in OBJECTIVES.items()]
 SMALL = (7, 1, 12)  # with batches of 4: a batch that is not full, a single sample, and only full batches
@@ -49,7 +48,7 @@ SEVERAL = (12, 11, 9, 1, 5)  # 6, 6, 6, 2 and 4 steps, which fill four slots
 def round_of(
     kind: str,
     objective: Objective,
-    engine: Literal["vectorised", "sequential"],
+    engine: EngineName,
     *,
     exactly: bool = False,
     seed: int = 3,
@@ -76,7 +75,7 @@ def test_a_batch_size_above_everyones_samples_is_their_whole_data(objective: Obj
     given = federated("digits_cnn", SMALL, seed=3)
     data = replace(given, transform=Exactly(given.transform))
 
-    def params(engine: Literal["vectorised", "sequential"]) -> tuple[Params, list[int]]:
+    def params(engine: EngineName) -> tuple[Params, list[int]]:
         module, training = initialised(SHAPES["digits_cnn"][0], seed=1).double(), Training(3, epochs=2, batch_size=1000, lr=0.01)
         federation = Federation(
             module, data, objective, training, engine=engine, changes=lambda round_: {1: np.arange(15)} if round_ == 1 else {}

@@ -1,7 +1,7 @@
 """A client whose numbers explode is named, with round, step and what its input looked like, on both engines."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from fedmix import BadInput, ClientFailure, Diverged, Federation, FedMix, Object
 from fedmix.models import Model
 from fedmix.objectives import batch_mean
 from fedmix.types import Batch, Params
-from tests.synthetic import RAGGED, federated
+from tests.synthetic import ENGINES, RAGGED, EngineName, federated
 
 
 class Explodes(nn.Module):
@@ -27,8 +27,8 @@ class Explodes(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
-def test_names_client_step_and_input(engine: Literal["sequential", "vectorised"]) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_names_client_step_and_input(engine: EngineName) -> None:
     data = federated("digits_cnn", pad=0)
     x = data.x.copy()
     x[:, 0, 0] = 0
@@ -93,7 +93,7 @@ def test_overflow_in_the_last_step_is_found() -> None:
     assert all(torch.isfinite(p).all() for p in federation.params.values())
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("objective", "advice"),
     [
@@ -101,7 +101,7 @@ def test_overflow_in_the_last_step_is_found() -> None:
         (FedMix(0.1), " or lam, or take FedMix's logits form (objective.expand=logits)"),
     ],
 )
-def test_the_advice_fits_the_objective(engine: Literal["sequential", "vectorised"], objective: Objective, advice: str) -> None:
+def test_the_advice_fits_the_objective(engine: EngineName, objective: Objective, advice: str) -> None:
     federation = Federation(models.digits_cnn(), federated("digits_cnn"), objective, Training(5, lr=1e39), engine=engine)
     with pytest.raises(Diverged) as caught:
         list(federation.run(1))

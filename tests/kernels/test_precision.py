@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,9 +17,8 @@ from fedmix.kernels.precision import Precision, arithmetic, check_device, curren
 from fedmix.models import Model
 from fedmix.server import Updates, average
 from fedmix.types import Batch, Params
+from tests.synthetic import ENGINES, EngineName
 
-EngineName = Literal["vectorised", "sequential"]
-ENGINES: tuple[EngineName, ...] = ("vectorised", "sequential")
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,9 +12,7 @@ from fedmix import BadInput, Federation, FedMix, Supervised, Training
 from fedmix.data import FederatedData
 from fedmix.models import Model
 from fedmix.types import Params
-from tests.synthetic import arrays
-
-ENGINES: tuple[Literal["sequential"], Literal["vectorised"]] = ("sequential", "vectorised")
+from tests.synthetic import ENGINES, EngineName, arrays
 
 
 class Residual(nn.Module):
@@ -53,7 +50,7 @@ def stepped(module: nn.Module, data: FederatedData, lr: float) -> dict[str, Tens
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_module_of_ones_own(engine: Literal["sequential", "vectorised"]) -> None:
+def test_a_module_of_ones_own(engine: EngineName) -> None:
     """Tied weights, buffers and all: the round is what autograd gives."""
     torch.manual_seed(0)
     module, data = Residual(), arrays(n=12, clients=3)

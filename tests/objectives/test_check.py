@@ -1,7 +1,6 @@
 """Objectives that break the rules are refused before anything runs, with either engine; those that keep them are not."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,9 +12,7 @@ from fedmix.errors import BadInput
 from fedmix.models.functional import Model
 from fedmix.objectives import FedMix, Hidden, Needs, Objective, Supervised, batch_mean
 from fedmix.types import Batch, Params
-from tests.synthetic import federated
-
-ENGINES: tuple[Literal["vectorised", "sequential"], ...] = ("vectorised", "sequential")
+from tests.synthetic import ENGINES, EngineName, federated
 
 
 class Own(Objective):
@@ -40,7 +37,7 @@ def present(field: Tensor | None) -> Tensor:
 NET = models.digits_cnn()
 
 
-def start(objective: Objective, engine: Literal["vectorised", "sequential"]) -> Federation:
+def start(objective: Objective, engine: EngineName) -> Federation:
     return Federation(NET, federated("digits_cnn"), objective, Training(5), engine=engine)
 
 
@@ -54,7 +51,7 @@ def start(objective: Objective, engine: Literal["vectorised", "sequential"]) -> 
         lambda losses, batch, _params: batch_mean(losses, batch.mask) + (batch.x**2).mean(),
     ],
 )
-def test_padding_that_counts_is_refused(value: Callable[[Tensor, Batch, Params], Tensor], engine: Literal["vectorised"]) -> None:
+def test_padding_that_counts_is_refused(value: Callable[[Tensor, Batch, Params], Tensor], engine: EngineName) -> None:
     with pytest.raises(BadInput, match=r"the objective Own lets padding count: .* batch_mean\(values, batch.mask\)"):
         start(Own(value), engine)
 
@@ -69,7 +66,7 @@ def test_a_term_of_a_sum_and_of_hidden_states_is_seen() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("noise", [torch.randn, lambda n: torch.from_numpy(np.random.default_rng().normal(size=n))])
-def test_random_numbers_of_its_own_are_refused(noise: Callable[[int], Tensor], engine: Literal["vectorised"]) -> None:
+def test_random_numbers_of_its_own_are_refused(noise: Callable[[int], Tensor], engine: EngineName) -> None:
     with pytest.raises(BadInput, match=r"Own gives two values for the same batch, .* draws random numbers by itself"):
         start(Own(lambda losses, batch, _params: batch_mean(losses + noise(len(losses)), batch.mask)), engine)
 

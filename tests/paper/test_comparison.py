@@ -116,6 +116,16 @@ def test_only_rows_that_ran_are_compared() -> None:
     assert not comparison(cell([NAN]), fedavg).differences()
 
 
+def test_runs_of_another_length_than_a_title_says_are_named(tmp_path: Path) -> None:
+    main = TABLES["main"]
+    for study, said in (
+        (Study(main), "Ours: one seed, accuracy "),
+        (Study(main, changes={"rounds": 300}), "Ours: one seed, 300 rounds instead of 200 or 500, accuracy "),
+        (Study(main, (0, 1), "small"), "over 2 seeds, 5 or 10 rounds instead of 200 or 500, accuracy "),
+    ):
+        assert said in caption(compare(study, tmp_path))
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_picture_holds_all_that_it_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also beside a single column, and where settings were changed."""

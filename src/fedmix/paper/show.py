@@ -5,6 +5,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from fedmix.paper.comparison import Cell, Comparison
+from fedmix.paper.study import Study
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -21,7 +22,17 @@ def caption(comparison: Comparison) -> str:
     seeds = len(comparison.study.seeds)
     over = "one seed" if seeds == 1 else f"mean ± sample deviation over {seeds} seeds"
     theirs = f"The paper's: {comparison.study.table.source}, without deviations"
-    return f"Ours: {over}, accuracy {SCORES[comparison.protocol]}. {theirs}."
+    return f"Ours: {over}{_other_rounds(comparison.study)}, accuracy {SCORES[comparison.protocol]}. {theirs}."
+
+
+def _other_rounds(study: Study) -> str:
+    """How long the runs are where that is not as long as the table's titles say."""
+    ours, titled = (sorted({e.rounds for e in each}) for each in (study.experiments(), study.table.experiments()))
+    return "" if ours == titled else f", {_listed(ours)} rounds instead of {_listed(titled)}"
+
+
+def _listed(numbers: list[int]) -> str:
+    return " or ".join(map(str, numbers))
 
 
 def both_texts(cell: Cell) -> str:

@@ -39,7 +39,7 @@ def draw(comparison: Comparison, path: Path) -> None:
         (_lines if len(columns) > 1 else _points)(axes, columns)
         axes.grid(alpha=0.25)
     if not trends:
-        axes.invert_yaxis()  # they share it
+        axes.set_ylim(rows - 0.5, -0.5)  # they share it; the first row on top, and none on the frame
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False, fontsize=8)
     said = [*comparison.study.warnings, comparison.study.table.title, caption(comparison)]
     figure.suptitle("\n".join(fill(line, int(LETTERS * width)) for line in said), fontsize=9)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import grad
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
 
 from fedmix import Diverged, Exchange, Federation, FedMix, FedmixError, Hidden, NaiveMix, Objective, Supervised, Training
 from fedmix.batches import Received
@@ -121,6 +122,35 @@ def test_turns_of_a_compiled_step() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_Quick, "_trace", lambda *_: pytest.fail("it was traced again"))
             setting.agrees(engine, second)
+
+
+class Attending(nn.Module):
+    """Attention over two positions of two numbers each, written by `attend(module, positions)`."""
+
+    def __init__(self, part: nn.Module, attend: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.part, self.attend, self.last = part, attend, nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.attend(self.part, x.view(-1, 2, 2).transpose(0, 1)).mean(0))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("part", "attend"),
+    [
+        (nn.Linear(2, 2), lambda m, x: F.linear(x, m.weight).tanh()),  # the least that it takes
+        (nn.MultiheadAttention(2, 1), lambda m, x: m(x, x, x, need_weights=False)[0]),
+        (nn.TransformerEncoderLayer(2, 1, 8, dropout=0.0), lambda m, x: m(x)),
+    ],
+    ids=["linear", "attention", "transformer"],
+)
+def test_a_compiled_step_of_fedmix_with_attention(part: nn.Module, attend: Callable[[Any, Tensor], Tensor]) -> None:
+    """Its derivative holds zeros that take no memory; compiled code that read them ended the whole process."""
+    setting = Setting(FedMix(0.1), module=Attending(part, attend).double())
+    with compiling():
+        setting.agrees(setting.engine(Vectorised, chunk=2, compile=True), setting.work(setting.pool(5)))
 
 
 # Rounds of many steps

@@ -20,6 +20,7 @@ from torch.func import vmap
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedmix.batches import PlanOnDevice, Received, Resident
 from fedmix.engines.rounded import keep_rounded, misrounded
@@ -190,7 +191,8 @@ class _Quick:
         """The step as a flat graph of tensor operations; nothing is computed."""
 
         def flat(*leaves: Tensor) -> None:
-            step(pytree.tree_unflatten(leaves, shape))
+            with _ZerosInMemory():  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                step(pytree.tree_unflatten(leaves, shape))
 
         return make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
 
@@ -224,6 +226,15 @@ class _Quick:
             warnings.warn(f"{said}; going on without, more slowly", FedmixWarning, stacklevel=2)
         finally:
             _restore(state, before)
+
+
+class _ZerosInMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Where a derivative is zero, PyTorch makes tensors without memory, which compiled code would read."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._efficientzerotensor.default:
+            func = torch.ops.aten.zeros.default
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

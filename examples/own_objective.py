@@ -27,8 +27,8 @@ class ExtraSample(Objective):
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:  # noqa: ARG002 - all take these four
         assert batch.mean_x is not None
         assert batch.mean_y is not None
-        own = model.loss.value(model(params, batch.x, batch.key), batch.y)
-        mean = model.loss.value(model(params, batch.mean_x, batch.key), batch.mean_y)
+        own = model.loss(model(params, batch.x, batch.key), batch.y)
+        mean = model.loss(model(params, batch.mean_x, batch.key), batch.mean_y)
         return (1 - self.lam) * batch_mean(own, batch.mask) + self.lam * mean.mean()
 
 

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedmix.errors import BadInput
+
 
 @dataclass(frozen=True)
 class Loss:
     """A training loss and the score that people read.
 
     `value(outputs, targets)` is what is minimised and `report` what is shown, both per sample; `score` per sample is averaged
-    over a test set and named `score_name`.
+    over a test set and named `score_name`. Objectives call the loss itself, which is `value` with a look at the shapes.
     """
 
     name: str
@@ -20,6 +22,15 @@ class Loss:
     report: Callable[[Tensor, Tensor], Tensor]
     score: Callable[[Tensor, Tensor], Tensor]
     score_name: str
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of every sample. Targets are vectors like the outputs, one for each of them or one for all."""
+        if targets.shape not in (outputs.shape, (1, *outputs.shape[1:])):
+            raise BadInput(
+                f"targets of shape {tuple(targets.shape)} for outputs of shape {tuple(outputs.shape)}; give each sample "
+                "a vector (torch.nn.functional.one_hot makes them of class indices)"
+            )
+        return self.value(outputs, targets)
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ where the data is, and the same on every device, alone or vectorised.
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,12 @@ def hash32(value: Tensor) -> Tensor:
     value = (value ^ (value >> 16)) * 0x21F0AAAD & _MASK
     value = (value ^ (value >> 15)) * 0x735A2D97 & _MASK
     return value ^ (value >> 15)
+
+
+def trial(dtype: torch.dtype = torch.float32) -> Callable[[Sequence[int]], Tensor]:
+    """Normal numbers of any shape to try something out with, the same every time; no run depends on them."""
+    generator = torch.Generator().manual_seed(0)
+    return lambda shape: torch.randn(tuple(shape), generator=generator, dtype=dtype)
 
 
 def step_keys(rng: np.random.Generator, steps: int) -> Array:

@@ -1,18 +1,22 @@
 """Objectives that break the rules are refused before anything runs, with either engine; those that keep them are not."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmix import Federation, Training, models
+from fedmix.data import FederatedData, from_arrays
+from fedmix.data.transforms import Plain
 from fedmix.errors import BadInput
+from fedmix.losses import cross_entropy, squared_error
 from fedmix.models.functional import Model
-from fedmix.objectives import FedMix, Hidden, Needs, Objective, Supervised, batch_mean
+from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Needs, Objective, Supervised, batch_mean
 from fedmix.types import Batch, Params
-from tests.synthetic import ENGINES, EngineName, federated
+from tests.synthetic import ENGINES, EngineName, arrays, federated
 
 
 class Own(Objective):
@@ -88,3 +92,138 @@ def test_what_keeps_the_rules_trains_alike_on_both_engines(objective: Objective)
     assert [r.round for r in one.run(1)] == [r.round for r in other.run(1)] == [1]
     for name, weights in one.params.items():
         torch.testing.assert_close(weights, other.params[name], atol=1e-5, rtol=1e-4)
+
+
+# What cannot be mixed
+
+
+class Tokens(nn.Module):
+    """Whole numbers into an embedding, with numbers beside them."""
+
+    def __init__(self, beside: int = 0) -> None:
+        super().__init__()
+        self.ids, self.embedding, self.last = 4 - beside, nn.Embedding(9, 5), nn.Linear(5 + beside, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = self.embedding(x[:, : self.ids].long()).mean(1)
+        out: Tensor = self.last(torch.cat([words, x[:, self.ids :]], 1))
+        return out
+
+
+def ids(beside: int = 0) -> FederatedData:
+    rng = np.random.default_rng(0)
+    x = np.hstack([rng.integers(0, 9, (12, 4 - beside)), rng.normal(size=(12, beside))])
+    y = rng.integers(0, 3, 12)
+    return from_arrays(x, y, [range(6), range(6, 12)], (x, y), classes=3)
+
+
+@pytest.mark.parametrize("beside", [0, 2])
+@pytest.mark.parametrize("objective", [FedMix(0.1), NaiveMix(0.1), LocalMix(alpha=1.0), GlobalMix(lam=0.5)], ids=str)
+def test_token_ids_are_not_mixed(objective: Objective, beside: int) -> None:
+    """The mean of words 3 and 5 is not word 4."""
+    with pytest.raises(BadInput, match=r"takes inputs for whole numbers, .*OneHot.*mix at the embedding by Hidden"):
+        Federation(Tokens(beside), ids(beside), objective, Training(2))
+
+
+def test_token_ids_train_where_nothing_mixes_them() -> None:
+    list(Federation(Tokens(), ids(), Supervised(), Training(2)).run(1))
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(x.long()).flatten(1)  # type: ignore[no-any-return]
+
+
+def test_words_are_mixed_at_the_embedding() -> None:
+    module = nn.Sequential(Words(), nn.Linear(20, 3))
+    list(Federation(module, ids(), Hidden(FedMix(0.1), layer=1), Training(2)).run(1))
+
+
+class Part(nn.Linear):
+    """Looks at the first two inputs alone, and after a max-pool."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.nn.functional.max_pool1d(x[:, None, :2], 2)[:, 0])
+
+
+@pytest.mark.parametrize("module", [Part(1, 3), nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))])
+def test_whole_numbers_that_a_model_takes_for_numbers_are_mixed(module: nn.Module) -> None:
+    """Also where an input has no part in it, and where the last weights are zero."""
+    for p in list(module.parameters())[-2:]:
+        nn.init.zeros_(p)
+    Federation(module, ids(), NaiveMix(0.1), Training(2))
+
+
+def focal(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(1 − p)²·(−log p) with p = Σ y_c·softmax(z)_c (Lin et al. 2017)."""
+    p = (outputs.softmax(-1) * targets).sum(-1)
+    return -((1 - p) ** 2) * p.log()
+
+
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    return ((outputs - targets) ** 2).sum(-1)
+
+
+@pytest.mark.parametrize("value", [focal, squares])
+@pytest.mark.parametrize("objective", [FedMix(0.1), NaiveMix(0.1), Hidden(NaiveMix(0.1), 1)], ids=str)
+def test_a_loss_that_is_not_linear_in_its_target_is_refused_with_means(
+    value: Callable[[Tensor, Tensor], Tensor], objective: Objective
+) -> None:
+    own = replace(cross_entropy, name="own", value=value)
+    with pytest.raises(BadInput, match=r"the loss 'own' is not linear in its target, .* use cross_entropy or squared_error"):
+        Federation(NET, federated("digits_cnn"), objective, Training(5), loss=own)
+    for without in (Supervised(), LocalMix(lam=0.3)):  # labels of samples, each in a term of its own
+        Federation(NET, federated("digits_cnn"), without, Training(5), loss=own)
+
+
+def smooth(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy.value(outputs, 0.9 * targets + 0.01)
+
+
+def test_a_loss_that_is_linear_is_not() -> None:
+    for own in (replace(cross_entropy, value=smooth), squared_error):
+        Federation(NET, federated("digits_cnn"), FedMix(0.1), Training(5), loss=own)
+
+
+@pytest.mark.parametrize("objective", [Supervised(), FedMix(0.1), NaiveMix(0.1), LocalMix(lam=0.2)], ids=str)
+def test_class_indices_are_not_taken_for_label_vectors(objective: Objective) -> None:
+    """With as many samples as classes, they would be broadcast."""
+    model = Model(nn.Linear(4, 3))
+    x, y = torch.randn(3, 4), torch.tensor([0, 1, 2])
+    vectors = torch.nn.functional.one_hot(y).float()
+    wrong = Batch(x, y, torch.ones(3), torch.tensor(0), x[:1], vectors[:1], x, vectors)
+    with pytest.raises(BadInput, match=r"targets of shape \(3,\) for outputs of shape \(3, 3\); give each sample a vector"):
+        objective(model, model.init(), model.init(), wrong)
+    right = wrong._replace(y=vectors)
+    assert objective(model, model.init(), model.init(), right).shape == ()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_objective_that_is_no_number_at_once_is_refused_as_that(value: float) -> None:
+    with pytest.raises(BadInput, match=rf"the objective Own is {value} before any training; look at its parameters"):
+        start(Own(lambda losses, batch, _params: batch_mean(losses, batch.mask) * value), "vectorised")
+
+
+@dataclass(frozen=True)
+class Transformed(Plain):
+    """A transform of anyone's own."""
+
+    function: Callable[[Tensor], Tensor] = torch.abs
+
+    def normalise(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def test_a_transform_that_looks_at_the_batch_or_draws_numbers_is_refused() -> None:
+    net, data = nn.Linear(4, 3), arrays()
+    for words, function in (
+        ("Transformed makes of a sample depends on the other samples of its batch", lambda x: x - x.mean()),
+        ("Transformed gives two results for the same samples", lambda x: x + torch.rand(x.shape)),
+    ):
+        with pytest.raises(BadInput, match=words):
+            Federation(net, replace(data, transform=Transformed(function=function)), Supervised(), Training(2))
+    Federation(net, replace(data, transform=Transformed()), Supervised(), Training(2))

@@ -7,18 +7,30 @@ layers are linear. Any other module is left to `torch.func.jvp`.
 """
 
 from collections.abc import Callable
-from typing import Any
+from inspect import signature
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import jvp
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from fedmix.kernels.conv import conv2d
 from fedmix.kernels.lstm import lstm_along
 from fedmix.kernels.pool import largest, pick
-from fedmix.models.layers import LSTM, Conv2d, Embedding, KeyedDropout, LastStep, Linear, MaxPool2d
+from fedmix.models.layers import (
+    LSTM,
+    Conv2d,
+    Embedding,
+    KeyedDropout,
+    LastStep,
+    Linear,
+    MaxPool2d,
+    group_norm,
+    layer_norm,
+)
 
 
 class Along(nn.Module):
@@ -41,15 +53,44 @@ def _pair(both: Tensor, n: int) -> Tensor:
 
 
 def _through(module: nn.Module, both: Tensor, n: int) -> Tensor:
-    hooked = module._forward_hooks or module._forward_pre_hooks  # which only a call of the module runs
-    rule = _by_jvp if hooked else _RULES.get(type(module), _by_jvp)
-    return rule(module, both, n)
+    return _rule(module)(module, both, n)
+
+
+def _rule(module: nn.Module) -> Callable[[Any, Tensor, int], Tensor]:
+    """How to pass a module: a rule takes the place of its `forward`, which may be another one, and skips its hooks."""
+    own = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    return _by_jvp if own else _RULES.get(type(module), _by_jvp)
+
+
+def by_rules(module: nn.Module) -> bool:
+    """Whether every layer has a rule here, so that nothing is left to PyTorch's derivatives."""
+    rule = _rule(module)
+    return all(map(by_rules, module.children())) if rule is _in_order else rule is not _by_jvp
 
 
 def _by_jvp(module: nn.Module, both: Tensor, n: int) -> Tensor:
     x, dx = _pair(both, n)
-    with sdpa_kernel(SDPBackend.MATH):  # PyTorch's fused kernels of attention have no forward derivative
+    # PyTorch's fused kernels of attention have no forward derivative.
+    with sdpa_kernel(SDPBackend.MATH), _RightNorms():
         return torch.cat(jvp(module, (x,), (dx,))[:2])
+
+
+def _instance_norm(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    given = signature(F.instance_norm).bind(x, *args, **kwargs)
+    given.apply_defaults()
+    how = given.arguments
+    if not how["use_input_stats"]:
+        return F.instance_norm(x, *args, **kwargs)
+    return group_norm(x, x.shape[1], how["weight"], how["bias"], how["eps"])
+
+
+class _RightNorms(TorchFunctionMode):
+    """PyTorch differentiates the derivative of these functions wrongly (its issue 196700); from plain operations it is right."""
+
+    right: ClassVar = {F.layer_norm: layer_norm, torch.layer_norm: layer_norm, F.instance_norm: _instance_norm}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.right.get(func, func)(*args, **(kwargs or {}))
 
 
 def _in_order(module: Any, both: Tensor, n: int) -> Tensor:

@@ -2,22 +2,25 @@
 
 import copy
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.dropout import _DropoutNd
 
 from fedmix.data.federated import FederatedData
 from fedmix.errors import BadInput, described, first_line
 from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.along import Along
 from fedmix.models.layers import Conv2d, GroupNorm, KeyedDropout, LayerNorm, Linear, MaxPool2d
+from fedmix.rng import trial
 from fedmix.types import Params
 
 _REFUSED: tuple[tuple[type, str], ...] = (
     (
-        nn.modules.batchnorm._NormBase,
+        nn.modules.batchnorm._BatchNorm,
         "keeps statistics of whole batches, which clients cannot share; use nn.GroupNorm or no normalisation",
     ),
     (nn.RNNBase, "has no forward-mode derivative; use fedmix.models.LSTM"),
@@ -25,6 +28,7 @@ _REFUSED: tuple[tuple[type, str], ...] = (
     (nn.AlphaDropout, "draws random numbers of its own; use nn.Dropout"),
     (nn.FeatureAlphaDropout, "draws random numbers of its own; use nn.Dropout"),
 )
+DROPOUTS = [kind.forward for kind in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)]
 
 
 class Model:
@@ -44,10 +48,9 @@ class Model:
         if not isinstance(module, nn.Module):
             raise BadInput(f"the model is {described(module)}; give an instance of an nn.Module: Net() instead of Net")
         for name, part in module.named_modules():
-            for kind, reason in _REFUSED:
-                if isinstance(part, kind):
-                    where = f"layer {name!r} " if name else "it "
-                    raise BadInput(f"this model cannot be trained here: {where}({type(part).__name__}) {reason}")
+            for reason in _objections(part):
+                where = f"layer {name!r} " if name else "it "
+                raise BadInput(f"this model cannot be trained here: {where}({type(part).__name__}) {reason}")
         # Evaluation has one set of weights, for which PyTorch's own layers are the fast ones.
         self._setup(_prepared(copy.deepcopy(module)).train(), copy.deepcopy(module).eval(), loss)
 
@@ -55,6 +58,11 @@ class Model:
         self.module, self._evaluating, self.loss = training, evaluating, loss
         self._keys = [f"{name}.key" for name, part in training.named_modules() if isinstance(part, KeyedDropout)]
         self._buffers = {name: b for name, b in training.named_buffers() if name not in self._keys}
+        first = {id(p): name for name, p in training.named_parameters()}
+        self._places = [  # of every parameter: tied ones have several, and a layer that is there twice is one place
+            (f"{name}.{own}".lstrip("."), first[id(p)])
+            for name, part in training.named_modules() for own, p in part._parameters.items() if p is not None
+        ]  # fmt: skip
         self._along = Along(training)
         self._cuts: dict[tuple[int | None, int | None], Model] = {}
         self.names = tuple(name for name, _ in training.named_parameters())
@@ -64,22 +72,25 @@ class Model:
         """A fresh copy of the parameters the module came with."""
         return {name: p.detach().clone() for name, p in self.module.named_parameters()}
 
-    def to(self, device: torch.device) -> "Model":
-        """The same function, with what it holds beside the parameters on `device`."""
+    def to(self, where: torch.device | torch.dtype) -> "Model":
+        """The same function, with what it holds beside the parameters on another device, or of another type."""
         moved = copy.copy(self)
-        moved._setup(copy.deepcopy(self.module).to(device), copy.deepcopy(self._evaluating).to(device), self.loss)
+        training, evaluating = (copy.deepcopy(m).to(where) for m in (self.module, self._evaluating))
+        moved._setup(training, evaluating, self.loss)
         return moved
 
     def __call__(self, params: Params, x: Tensor, key: Tensor | None = None) -> Tensor:
-        own: dict[str, Any] = {name: params[name] for name in self.names} | self._buffers
         if key is None:
-            return functional_call(self._evaluating, own, (x,))  # type: ignore[no-any-return]
-        return functional_call(self.module, own | dict.fromkeys(self._keys, key), (x,))  # type: ignore[no-any-return]
+            return _call(self._evaluating, self._own(params), x)  # type: ignore[no-any-return]
+        return _call(self.module, self._own(params) | dict.fromkeys(self._keys, key), x)  # type: ignore[no-any-return]
+
+    def _own(self, params: Params) -> dict[str, Tensor]:
+        return {place: params[name] for place, name in self._places} | self._buffers
 
     def along(self, params: Params, x: Tensor, direction: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """`model(params, x, key)` and its derivative ∂f/∂x · direction, one for each sample or one for all."""
-        own: dict[str, Any] = {name: params[name] for name in self.names} | self._buffers | dict.fromkeys(self._keys, key)
-        value, derivative = functional_call(self._along, {f"module.{n}": t for n, t in own.items()}, (x, direction))
+        own = self._own(params) | dict.fromkeys(self._keys, key)
+        value, derivative = _call(self._along, {f"module.{n}": t for n, t in own.items()}, x, direction)
         return value, derivative
 
     def head(self, layer: int) -> "Model":
@@ -91,7 +102,7 @@ class Model:
         return self._cut(self._layer(layer), None) if layer else self
 
     def _layer(self, layer: int) -> int:
-        if not isinstance(self.module, nn.Sequential) or type(self.module).forward is not nn.Sequential.forward:
+        if not isinstance(self.module, nn.Sequential) or _forward(self.module) is not nn.Sequential.forward:
             raise BadInput(
                 f"a {type(self.module).__name__} cannot start from layer {layer}; hidden-state mixing needs an nn.Sequential"
             )
@@ -116,13 +127,33 @@ def _children(module: nn.Module, part: slice) -> nn.Sequential:
     return nn.Sequential(OrderedDict(list(module._modules.items())[part])).train(module.training)  # type: ignore[arg-type]
 
 
+def _forward(module: nn.Module) -> Any:
+    """The function that a call of the module runs."""
+    return getattr(module.forward, "__func__", module.forward)
+
+
+def _call(module: nn.Module, tensors: dict[str, Tensor], *args: Tensor) -> Any:
+    # With tie_weights a layer that is there twice would get the same tensor twice, and keep it.
+    return functional_call(module, tensors, args, tie_weights=False)
+
+
+def _objections(part: nn.Module) -> Iterator[str]:
+    """Why a layer cannot be trained here."""
+    yield from (reason for kind, reason in _REFUSED if isinstance(part, kind))
+    names = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
+    if any(getattr(one, name, None) for one in (part, *part._parameters.values()) for name in names):
+        yield "has a hook on its gradients, which would never run; take it off"
+
+
 def _prepared(module: nn.Module) -> nn.Module:
     """Its layers replaced in place by those of this package, in every place, also those that share one object."""
     site = 0
     for parent in list(module.modules()):
         for name, child in list(parent._modules.items()):
-            if isinstance(child, nn.modules.dropout._DropoutNd):
-                setattr(parent, name, KeyedDropout(child.p, site, whole_channels=not isinstance(child, nn.Dropout)))
+            if isinstance(child, _DropoutNd) and _forward(child) in DROPOUTS:
+                keyed = KeyedDropout(child.p, site, whole_channels=not isinstance(child, nn.Dropout))
+                vars(keyed).update({n: v for n, v in vars(child).items() if n.startswith("_forward_")})  # its hooks
+                setattr(parent, name, keyed)
                 site += 1
             for ours in (Conv2d, GroupNorm, LayerNorm, Linear, MaxPool2d):
                 if child is not None and ours.can_replace(child):
@@ -133,8 +164,42 @@ def _prepared(module: nn.Module) -> nn.Module:
 def model_for(data: FederatedData, module: nn.Module, loss: Loss | None = None) -> Model:
     """The module as a model of such samples, with the loss that goes with them unless one is given; refused if it cannot be."""
     model = Model(module, loss or (cross_entropy if data.classes is not None else squared_error))
+    _check_transform(data)
     _check_fits(model, data)
+    _check_copy(model, module, data.inputs(data.x[:2]))
     return model
+
+
+def _check_transform(data: FederatedData) -> None:
+    """Refuse a transform that draws numbers, or that looks at other samples of a batch."""
+    ends, rows = data.x[[0, -1]], data.x[[0, 0]]
+    once, again, twice = (data.inputs(raw)[:1] for raw in (ends, ends, rows))
+    kind = type(data.transform).__name__
+    if not torch.equal(once, again):
+        raise BadInput(f"{data.name}: {kind} gives two results for the same samples, so runs could not be repeated")
+    if not torch.allclose(once, twice, 1e-3, 1e-5):
+        raise BadInput(
+            f"{data.name}: what {kind} makes of a sample depends on the other samples of its batch, such as on their mean, "
+            "and batches hold padding; let it treat each sample by itself"
+        )
+
+
+def _check_copy(model: Model, module: nn.Module, x: Tensor) -> None:
+    """Refuse a module of which a copy does not follow its own weights: a function in it holds on to the original."""
+    normal, modes = trial(), [(part, part.training) for part in module.modules()]
+    params = {name: p + 0.1 * normal(p.shape).to(p) for name, p in module.named_parameters()}
+    x = x.to(next(iter(params.values())).device)
+    try:
+        with torch.no_grad():
+            original, copied = _call(module.eval(), model._own(params), x), model(params, x)
+    finally:
+        for part, training in modes:
+            part.training = training
+    if not torch.allclose(original, copied, 1e-3, 1e-5):
+        raise BadInput(
+            "the model cannot be copied: a function in it, such as a replaced forward or a lambda, calls the original and "
+            "not the copy; write it as a method of its class"
+        )
 
 
 def _check_fits(model: Model, data: FederatedData) -> None:

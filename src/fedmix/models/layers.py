@@ -1,6 +1,7 @@
 """Layers that PyTorch does not offer, or offers too slowly for clients that each have weights of their own."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -88,9 +89,7 @@ class GroupNorm(nn.GroupNorm):
         return type(layer) is nn.GroupNorm
 
     def forward(self, x: Tensor) -> Tensor:
-        groups = torch.unflatten(x, 1, (self.num_groups, self.num_channels // self.num_groups)).flatten(2)
-        y = _standardised(groups, (-1,), self.eps).reshape(x.shape)
-        return _scaled(y, self.weight, self.bias, (-1, *[1] * (x.ndim - 2)))
+        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -102,10 +101,28 @@ class LayerNorm(nn.LayerNorm):
         return type(layer) is nn.LayerNorm
 
     def forward(self, x: Tensor) -> Tensor:
-        shape = self.normalized_shape
-        if x.shape[-len(shape) :] != shape:  # which a weight of one element, or none, would not notice
-            raise ValueError(f"LayerNorm({shape}) got an input of shape {tuple(x.shape)}")
-        return _scaled(_standardised(x, tuple(range(-len(shape), 0)), self.eps), self.weight, self.bias, shape)
+        return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+def group_norm(x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """`torch.nn.functional.group_norm` from plain operations."""
+    split = torch.unflatten(x, 1, (groups, x.shape[1] // groups)).flatten(2)
+    shape = (x.shape[1], *[1] * (x.ndim - 2))
+    return _scaled(_standardised(split, (-1,), eps).reshape(x.shape), weight, bias, shape)
+
+
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`torch.nn.functional.layer_norm` from plain operations."""
+    shape = tuple(normalized_shape)
+    if x.shape[-len(shape) :] != shape:  # which a weight of one element, or none, would not notice
+        raise ValueError(f"LayerNorm({shape}) got an input of shape {tuple(x.shape)}")
+    return _scaled(_standardised(x, tuple(range(-len(shape), 0)), eps), weight, bias, shape)
 
 
 def _standardised(x: Tensor, over: tuple[int, ...], eps: float) -> Tensor:

@@ -1,8 +1,6 @@
 """What to change where training comes to nothing."""
 
-from collections.abc import Iterator
-
-from fedmix.objectives.base import Objective
+from fedmix.objectives.base import Objective, parts
 from fedmix.objectives.fedmix import FedMix
 
 
@@ -13,17 +11,9 @@ def advice(objective: Objective) -> str:
     >>> advice(Supervised()), advice(NaiveMix(0.1))
     ('lower the learning rate, momentum or weight decay', 'lower the learning rate, momentum, weight decay or lam')
     """
-    parts = list(_parts(objective))
-    own = [name for name in ("lam", "mu") if any(getattr(part, name, None) is not None for part in parts)]
+    all_parts = list(parts(objective))
+    own = [name for name in ("lam", "mu") if any(getattr(part, name, None) is not None for part in all_parts)]
     *most, last = "the learning rate", "momentum", "weight decay", *own
-    unbounded = any(isinstance(part, FedMix) and part.expand == "loss" for part in parts)
+    unbounded = any(isinstance(part, FedMix) and part.expand == "loss" for part in all_parts)
     other = ", or take FedMix's logits form (objective.expand=logits)" if unbounded else ""
     return f"lower {', '.join(most)} or {last}{other}"
-
-
-def _parts(objective: Objective) -> Iterator[Objective]:
-    """The objective and all that it is made of."""
-    yield objective
-    for part in vars(objective).values():
-        if isinstance(part, Objective):
-            yield from _parts(part)

@@ -1,6 +1,7 @@
 """What an objective is: a pure function of (model, params, anchor, batch), and what it asks of the plan."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -103,6 +104,14 @@ class Sum(Objective):
         if len(first) > 1:
             return tuple(Phase(Sum(p.objective, self.second), p.layer) for p in first)
         return tuple(Phase(Sum(self.first, p.objective), p.layer) for p in second)
+
+
+def parts(objective: Objective) -> Iterator[Objective]:
+    """The objective and all that it is made of."""
+    yield objective
+    for part in vars(objective).values():
+        if isinstance(part, Objective):
+            yield from parts(part)
 
 
 def batch_mean(per_sample: Tensor, mask: Tensor) -> Tensor:

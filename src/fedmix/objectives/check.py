@@ -1,22 +1,49 @@
-"""Whether an objective keeps the rules, tried before anything runs: it draws nothing, and padding does not count in it."""
+"""Whether an objective, a model and a loss go together, tried before anything runs.
+
+An objective draws nothing, and padding does not count in it. What it mixes can be mixed: inputs that the model does not take for
+whole numbers, and targets that the loss is linear in. What it differentiates twice, PyTorch differentiates rightly.
+"""
+
+import math
 
 import torch
+from torch import Tensor
+from torch.func import vjp
 
 from fedmix.data.federated import FederatedData
 from fedmix.errors import BadInput, FedmixError
+from fedmix.losses import Loss
+from fedmix.models.along import by_rules
 from fedmix.models.functional import Model
-from fedmix.objectives.base import Objective
+from fedmix.objectives.base import Objective, parts
+from fedmix.objectives.fedmix import FedMix
+from fedmix.rng import trial
 from fedmix.types import Batch, Params, each_field
+
+STEP = 1e-5  # of finite differences in float64
+KEY = torch.tensor(1)
 
 
 def check_objective(objective: Objective, model: Model, data: FederatedData) -> None:
-    """Refuse an objective that gives a batch two values, or a sample another one where padding stands beside it.
+    """Refuse an objective that breaks a rule, or a model or a loss that it cannot train.
 
-    It is tried on the CPU, since a GPU would compile kernels for this.
+    All is tried on the CPU, since a GPU would compile kernels for this.
     """
-    model = model.to(torch.device("cpu"))
+    model, needs = model.to(torch.device("cpu")), objective.needs
     params = model.init()
     padded = _two_samples(objective, model, params, data)
+    if needs.means:
+        _check_linear(model.loss, data.outputs)
+    if needs.mixes and not needs.layer:
+        _check_mixable(model, params, padded.x)
+    _check_values(objective, model, params, padded)
+    if any(isinstance(part, FedMix) for part in parts(objective)):
+        hidden = model.head(needs.layer)(params, padded.x) if needs.layer else padded.x
+        _check_derivative(model.tail(needs.layer), hidden)
+
+
+def _check_values(objective: Objective, model: Model, params: Params, padded: Batch) -> None:
+    """Refuse an objective that gives a batch two values, or a sample another one where padding stands beside it."""
     alone = each_field(lambda t: t[:1] if t.ndim else t, padded)
     for phase in objective.phases():
         name = type(phase.objective).__name__
@@ -26,6 +53,8 @@ def check_objective(objective: Objective, model: Model, data: FederatedData) -> 
             raise
         except Exception:  # the first step will fail too, and says where and with which input
             return
+        if not math.isfinite(beside):
+            raise BadInput(f"the objective {name} is {beside} before any training; look at its parameters and formula")
         if beside != again:
             raise BadInput(
                 f"the objective {name} gives two values for the same batch, so runs could not be repeated: it draws random "
@@ -45,8 +74,84 @@ def _two_samples(objective: Objective, model: Model, params: Params, data: Feder
     hidden = model.head(needs.layer)(params, x) if needs.layer else x
     received = slice(0, 1 if needs.means == "batch" else 2)
     return Batch(
-        x, y, torch.tensor([1.0, 0.0]), torch.tensor(1),
+        x, y, torch.tensor([1.0, 0.0]), KEY,
         mean_x=hidden.flip(0)[received] if needs.means else None, mean_y=y.flip(0)[received] if needs.means else None,
         partner_x=x.flip(0) if needs.partner else None, partner_y=y.flip(0) if needs.partner else None,
         lam=torch.tensor(0.3) if needs.alpha else None,
     )  # fmt: skip
+
+
+def _check_linear(loss: Loss, outputs: int) -> None:
+    """Refuse a loss for which a mean of targets does not stand for the targets."""
+    normal = trial(torch.float64)
+    z, a, b = normal((4, outputs)), normal((4, outputs)).softmax(1), normal((4, outputs)).softmax(1)
+    try:
+        of_mean, mean = loss.value(z, (a + b) / 2), (loss.value(z, a) + loss.value(z, b)) / 2
+    except Exception:  # as above
+        return
+    if not torch.allclose(of_mean, mean, 1e-4, 1e-6):
+        raise BadInput(
+            f"the loss {loss.name!r} is not linear in its target, so that a mean of targets cannot stand for the targets; "
+            "use cross_entropy or squared_error of fedmix.losses, or an objective without means"
+        )
+
+
+def _check_mixable(model: Model, params: Params, x: Tensor) -> None:
+    """Refuse inputs that the model takes for whole numbers: it does not follow them a little, but all the way it does."""
+    normal = trial(x.dtype)
+    params = {name: p + 0.1 * normal(p.shape).to(p.dtype) for name, p in params.items()}  # the first ones may be zero
+
+    def outputs(x: Tensor) -> Tensor:
+        return model(params, x, KEY)
+
+    try:
+        with torch.enable_grad():
+            of = x.clone().requires_grad_()
+            z = outputs(of)
+            weighted = (z * normal(z.shape)).sum()
+            slope = torch.autograd.grad(weighted, of, allow_unused=True)[0] if z.requires_grad else None
+        flat = torch.ones_like(x[0], dtype=torch.bool) if slope is None else (slope == 0).all(0)
+        near, far = (outputs(torch.where(flat, other, x)) for other in (x + 0.25, x.flip(0)))
+    except Exception:  # as above
+        return
+    if torch.equal(z, near) and not torch.equal(z, far):
+        raise BadInput(
+            "the model takes inputs for whole numbers, such as token ids by x.long(), and this objective would mix them by "
+            "value; make them one-hot vectors (data.transforms.OneHot, models.Embedding), or mix at the embedding by "
+            "Hidden(..., layer=1)"
+        )
+
+
+def _check_derivative(model: Model, x: Tensor) -> None:
+    """Refuse a model for which FedMix's gradient is wrong, as PyTorch's second derivatives of some operations are.
+
+    In float64, the gradient of the derivative along an input is compared with that of a finite difference. Where the two
+    derivatives differ already, the model has a kink there or a derivative of its own, and nothing is said.
+    """
+    if by_rules(model.module):
+        return
+    normal, exact = trial(torch.float64), model.to(torch.float64)
+    params = {name: p + 0.1 * normal(p.shape) for name, p in exact.init().items()}
+    x = x.double() + 0.1 * normal(x.shape)
+    dx = normal(x.shape)
+
+    def along(trained: Params) -> Tensor:
+        return exact.along(params | trained, x, dx, KEY)[1]
+
+    def difference(trained: Params) -> Tensor:
+        there, back = (exact(params | trained, x + step * dx, KEY) for step in (STEP, -STEP))
+        return (there - back) / (2 * STEP)
+
+    trained = {name: params[name] for name in exact.trained}
+    try:
+        (given, *pull_given), (right, *pull_right) = vjp(along, trained), vjp(difference, trained)
+        v = normal(right.shape)
+        mine, theirs = (torch.cat([t.flatten() for t in pull(v)[0].values()]) for pull in (pull_given[0], pull_right[0]))
+    except Exception:  # as above
+        return
+    off = float((mine - theirs).norm() / theirs.norm())
+    if torch.allclose(given, right, 1e-3, 1e-5) and off > 0.01:
+        raise BadInput(
+            f"FedMix would train this model by gradients that are {off:.0%} off: PyTorch's second derivative of an operation "
+            "in it is wrong; replace that (normalise by nn.LayerNorm or nn.GroupNorm), or use NaiveMix"
+        )

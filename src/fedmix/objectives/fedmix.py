@@ -43,7 +43,7 @@ class FedMix(Objective):
         return Needs(means=self.per)
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
-        lam, loss, (mean_x, mean_y) = self.lam, model.loss.value, received(batch)
+        lam, loss, (mean_x, mean_y) = self.lam, model.loss, received(batch)
         x = (1 - lam) * batch.x
         logits, tangent = model.along(params, x, mean_x, batch.key)
         if self.expand == "logits":

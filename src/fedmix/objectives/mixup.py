@@ -13,7 +13,7 @@ from fedmix.types import Batch, Params
 def mixed_loss(model: Model, params: Params, batch: Batch, other_x: Tensor, other_y: Tensor, lam: Tensor | float) -> Tensor:
     """(1−λ)·ℓ(f(x̃), y) + λ·ℓ(f(x̃), y') at x̃ = (1−λ)x + λx'."""
     outputs = model(params, (1 - lam) * batch.x + lam * other_x, batch.key)
-    own, other = model.loss.value(outputs, batch.y), model.loss.value(outputs, other_y)
+    own, other = model.loss(outputs, batch.y), model.loss(outputs, other_y)
     return batch_mean((1 - lam) * own + lam * other, batch.mask)
 
 

@@ -14,4 +14,4 @@ class Supervised(Objective):
     """ℓ = mean_i ℓ(f(x_i), y_i)."""
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
-        return batch_mean(model.loss.value(model(params, batch.x, batch.key), batch.y), batch.mask)
+        return batch_mean(model.loss(model(params, batch.x, batch.key), batch.y), batch.mask)

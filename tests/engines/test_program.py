@@ -125,30 +125,33 @@ def test_turns_of_a_compiled_step() -> None:
 
 
 class Attending(nn.Module):
-    """Attention over two positions of two numbers each, written by `attend(module, positions)`."""
+    """Two positions of four numbers each, which `attend(part, positions)` brings together."""
 
-    def __init__(self, part: nn.Module, attend: Callable[[Any, Tensor], Tensor]) -> None:
+    def __init__(self, build: Callable[[], nn.Module], attend: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.part, self.attend, self.last = part, attend, nn.Linear(2, 3)
+        self.first, self.part, self.attend, self.last = nn.Linear(2, 4), build(), attend, nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(self.attend(self.part, x.view(-1, 2, 2).transpose(0, 1)).mean(0))
+        positions = self.first(x.view(-1, 2, 2)).transpose(0, 1)
+        out: Tensor = self.last(self.attend(self.part, positions).mean(0))
         return out
 
 
 @pytest.mark.parametrize(
-    ("part", "attend"),
+    ("build", "attend"),
     [
-        (nn.Linear(2, 2), lambda m, x: F.linear(x, m.weight).tanh()),  # the least that it takes
-        (nn.MultiheadAttention(2, 1), lambda m, x: m(x, x, x, need_weights=False)[0]),
-        (nn.TransformerEncoderLayer(2, 1, 8, dropout=0.0), lambda m, x: m(x)),
+        (lambda: nn.Linear(4, 4), lambda m, x: F.linear(x, m.weight).tanh()),  # the least that it takes
+        (lambda: nn.MultiheadAttention(4, 2), lambda m, x: m(x, x, x, need_weights=False)[0]),
+        (lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0), lambda m, x: m(x)),
     ],
     ids=["linear", "attention", "transformer"],
 )
-def test_a_compiled_step_of_fedmix_with_attention(part: nn.Module, attend: Callable[[Any, Tensor], Tensor]) -> None:
+def test_a_compiled_step_of_fedmix_with_attention(
+    build: Callable[[], nn.Module], attend: Callable[[Any, Tensor], Tensor]
+) -> None:
     """Its derivative holds zeros that take no memory; compiled code that read them ended the whole process."""
-    setting = Setting(FedMix(0.1), module=Attending(part, attend).double())
+    setting = Setting(FedMix(0.1), module=Attending(build, attend).double())
     with compiling():
         setting.agrees(setting.engine(Vectorised, chunk=2, compile=True), setting.work(setting.pool(5)))
 

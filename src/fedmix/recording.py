@@ -5,16 +5,17 @@ Its experiment.toml only describes what fedmix cannot make by itself. The hashes
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedmix.checks import flag, instance, is_number, shown, whole
 from fedmix.cli.commands import ctrl_c
 from fedmix.cli.progress import Progress
 from fedmix.data.federated import digest
@@ -49,10 +50,11 @@ def record(
     if not isinstance(federation, Federation):
         raise BadInput(f"what is to be recorded is {described(federation)}; give a Federation")
     for name, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
-        if not _finite(value) or value < 1 or value % 1:
-            raise BadInput(f"{name}={value!r} must be at least 1, and a whole number")
-    if target is not None and not _finite(target):
-        raise BadInput(f"target={target!r} is no number; give the score to reach, or leave it out")
+        whole(name, value)
+    if target is not None and not (is_number(target) and math.isfinite(target)):
+        raise BadInput(f"target={shown(target)} is no number; give the score to reach, or leave it out")
+    instance("folder", folder, (str, os.PathLike), "give the path of a folder")
+    flag("quiet", quiet)
     if federation.round:
         raise BadInput(f"this federation has done {federation.round} rounds; record a new one, which goes on from {folder}")
     target = None if target is None else float(target)
@@ -160,10 +162,6 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {str(name): value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
     simple = {name: value for name, value in numbers.items() if isinstance(value, bool | int | float | str)}
     return simple | {name: _plain(value) for name, value in numbers.items() if isinstance(value, dict)}
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _text(value: object) -> str:

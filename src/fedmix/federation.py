@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedmix.batches import Received, Resident
 from fedmix.checks import flag, instance, is_whole, shown, whole
 from fedmix.collapse import guessing_level, stop_if_collapsed
-from fedmix.data.federated import FederatedData
+from fedmix.data.federated import FederatedData, warn_of_size
 from fedmix.engines import Engine, Processes, Sequential, Vectorised, Work
 from fedmix.errors import BadInput, described, first_line
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
@@ -252,6 +252,8 @@ class Federation(Rounds):
         for phase in objective.phases():
             model.tail(phase.layer)
         check_objective(objective, model, data)
+        if not any(isinstance(part, nn.Embedding) for part in module.modules()):  # which takes codes of any size
+            warn_of_size(data)
         super().__init__(model, objective, training, data, means, seed, device_named(device))
         check_device(precision, self.device)
         self.changes = changes

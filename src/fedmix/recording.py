@@ -4,12 +4,16 @@ Its experiment.toml only describes what fedmix cannot make by itself. The hashes
 """
 
 import hashlib
+import inspect
 import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -139,8 +143,53 @@ def settings_of(federation: Federation) -> dict[str, Any]:
         "recorded": {
             "samples": _hash(digest(data.x, data.y, data.test_x, data.test_y, *(a for r in rows for a in (r.flat, r.offsets)))),
             "initial_weights": _hash(digest(*(p.reshape(-1).view(torch.uint8).numpy() for p in params.values()))),
+            **({"changes": _hash(_told(federation.changes))} if federation.changes else {}),
         },
     }  # fmt: skip
+
+
+def _told(value: Any, known: frozenset[int] = frozenset()) -> Any:
+    """What a function does, as far as plain values can say it: its name, its code, and what it takes from around it.
+
+    Functions of other modules are told by their names, since their code is not the script's.
+    """
+    if id(value) in known:  # it calls itself
+        return "again"
+    known |= {id(value)}
+
+    def all_of(values: Iterable[Any]) -> list[Any]:
+        return [_told(v, known) for v in values]
+
+    match value:
+        case FunctionType():
+            here, around = value.__module__, inspect.getclosurevars(value)
+            outer = {
+                name: _text(v) if callable(v) and getattr(v, "__module__", here) != here else v
+                for name, v in [*around.nonlocals.items(), *around.globals.items()]
+                if not inspect.ismodule(v)
+            }
+            return [value.__qualname__, *all_of([value.__code__, value.__defaults__, value.__kwdefaults__, outer])]
+        case CodeType():
+            return [value.co_code, value.co_names, *all_of(value.co_consts)]
+        case MethodType():
+            return all_of([value.__func__, value.__self__])
+        case partial():
+            return all_of([value.func, value.args, value.keywords])
+        case Mapping():
+            return sorted(((str(k), _told(v, known)) for k, v in value.items()), key=itemgetter(0))
+        case list() | tuple():
+            return all_of(value)
+        case set() | frozenset():
+            return sorted(map(str, value))
+        case np.ndarray() if value.dtype != object:
+            return digest(value)
+        case torch.Tensor():
+            return digest(value.detach().cpu().numpy())
+    call = vars(type(value)).get("__call__")
+    if isinstance(call, FunctionType) or (is_dataclass(value) and not inspect.isclass(value)):
+        held = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else vars(value)
+        return [type(value).__qualname__, *all_of([call, held])]
+    return _text(value)
 
 
 def _objective(objective: Objective) -> dict[str, Any]:

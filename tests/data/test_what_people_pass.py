@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +239,45 @@ def test_clients_in_other_forms() -> None:
     ):
         with pytest.raises(BadInput, match=said):
             made.with_clients(changed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        Ragged(np.arange(4), np.array([0, 9])),
+        Ragged(np.arange(4), np.array([1, 4])),
+        Ragged(np.arange(4), np.array([0, 3, 2, 4])),
+        Ragged([0, 1, 2], [0, 3.0]),  # type: ignore[arg-type]
+        Ragged(np.arange(4) + 0.5, np.array([0, 4])),
+        Ragged(np.arange(4, dtype=np.uint16), np.array([0, 4])),
+        Ragged(np.arange(4, dtype=">i8"), np.array([0, 4])),
+    ],
+    ids=["beyond", "from 1", "falling", "lists", "fractions", "unsigned", "big-endian"],
+)
+def test_rows_by_client_that_cannot_be_are_refused(rows: Ragged) -> None:
+    wrongs: list[tuple[str, dict[str, Any]]] = [("rows", {"clients": rows}), ("test rows", {"test_clients": rows})]
+    for part, wrong in wrongs:
+        with pytest.raises(
+            BadInput, match=f"the {part} of clients are no int64 rows with rising offsets; make them by Ragged.of"
+        ):
+            replace(MAKERS[0](X, Y, (X, Y)), **wrong)
+
+
+def test_only_images_are_cropped() -> None:
+    for how, x in ((Plain(pad=2), X), (OneHot(4, pad=1), np.zeros((12, 2), int)), (Images((0.5,), (0.2,), pad=1), X)):
+        with pytest.raises(BadInput, match=r"training inputs have shape \(12, 2\); a transform's `pad` is for images"):
+            MAKERS[1](x, Y, (x, Y), transform=how)
+
+
+def test_labels_are_dealt_out_in_any_form_of_one_each() -> None:
+    for deal in (partition.by_classes, partition.shards):
+        assert deal(Y.tolist(), 3, 2, np.random.default_rng(0)).sizes.tolist() == [4, 4, 4]  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match=r"labels have shape \(12, 3\); give one label for each sample"):
+            deal(np.eye(3)[Y], 3, 2, np.random.default_rng(0))
+    with pytest.raises(BadInput, match="labels have shape"):
+        partition.dirichlet(np.eye(3)[Y], 3, 1.0, np.random.default_rng(0))
+    with pytest.raises(BadInput, match="labels have shape"):
+        partition.subset(np.eye(3)[Y], 3, np.random.default_rng(0))
 
 
 def test_a_party_that_is_alone_is_not_called_client_0() -> None:

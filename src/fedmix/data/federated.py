@@ -161,9 +161,9 @@ class FederatedData:
                 instance(field_, getattr(self, field_), Ragged, "make a Ragged of each client's rows, by Ragged.of")
 
     def _check_clients(self) -> None:
+        self._check_rows("", self.clients, len(self.x))
         if len(self.clients) == 0:
             raise BadInput(f"{self.name}: no clients; give the rows of at least one")
-        self._check_rows("", self.clients, len(self.x))
         empty = np.flatnonzero(self.clients.sizes == 0)
         if len(empty):
             raise BadInput(
@@ -175,7 +175,13 @@ class FederatedData:
                 raise BadInput(f"{self.name}: test_clients must give every one of the {len(self.clients)} clients a test sample")
 
     def _check_rows(self, part: str, clients: Ragged, rows: int) -> None:
-        outside = np.flatnonzero((clients.flat < 0) | (clients.flat >= rows))
+        flat, offsets = (np.asarray(array) for array in (clients.flat, clients.offsets))
+        whole_ = flat.ndim == offsets.ndim == 1 and flat.dtype == offsets.dtype == np.int64
+        if not whole_ or not len(offsets) or offsets[0] or offsets[-1] != len(flat) or (np.diff(offsets) < 0).any():
+            raise BadInput(
+                f"{self.name}: the {part}rows of clients are no int64 rows with rising offsets; make them by Ragged.of"
+            )
+        outside = np.flatnonzero((flat < 0) | (flat >= rows))
         if len(outside):
             raise BadInput(f"{self.name}: client {clients.owner[outside[0]]} names a {part}row outside 0..{rows - 1}")
 
@@ -206,6 +212,8 @@ class FederatedData:
     def _check_stored(self, part: str, x: Array) -> None:
         """Refuse inputs that their transform would make nonsense of: codes that have no place, pixels that are no bytes."""
         how = self.transform
+        if how.pad and x.ndim != 4:
+            raise BadInput(f"{self.name}: {part} inputs have shape {x.shape}; a transform's `pad` is for images, (n, ., ., .)")
         if isinstance(how, OneHot):
             codes = f"OneHot({how.size}) takes codes in 0..{how.size - 1}"
             if x.dtype.kind not in "iu":

@@ -55,6 +55,7 @@ def by_classes(labels: Array, clients: int, per_client: int, rng: np.random.Gene
     >>> rows.sizes.tolist()
     [2, 2, 2]
     """
+    labels = _one_each(labels)
     _check_clients(len(labels), clients)
     classes, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     flag("balanced", balanced)
@@ -124,6 +125,7 @@ def shards(labels: Array, clients: int, per_client: int, rng: np.random.Generato
     >>> [labels[rows[client]].tolist() for client in range(3)]
     [[0, 0, 1, 1], [2, 2, 2, 2], [0, 0, 1, 1]]
     """
+    labels = _one_each(labels)
     _check_clients(len(labels), clients)
     if not is_whole(per_client) or per_client > len(labels) // clients:
         raise BadInput(
@@ -147,6 +149,7 @@ def dirichlet(labels: Array, clients: int, alpha: float, rng: np.random.Generato
     >>> dirichlet(np.array([0, 1] * 6), 3, 1e9, np.random.default_rng(0)).sizes.tolist()
     [4, 4, 4]
     """
+    labels = _one_each(labels)
     _check_clients(len(labels), clients)
     check_alpha("dirichlet", alpha)
     if whole("least", least, 0) * clients > len(labels):
@@ -214,6 +217,7 @@ def subset(labels: Array, count: int, rng: np.random.Generator) -> Array:
     >>> np.array([0, 0, 0, 0, 1, 1])[rows].tolist()
     [0, 0, 1]
     """
+    labels = _one_each(labels)
     if not is_whole(count) or count > len(labels):
         raise BadInput(f"cannot take {shown(count)} of {len(labels)} samples; use 1..{len(labels)}")
     _, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -223,6 +227,13 @@ def subset(labels: Array, count: int, rng: np.random.Generator) -> Array:
     quota[largest[: count - quota.sum()]] += 1
     rows = [rng.permutation(np.flatnonzero(position == c))[: quota[c]] for c in range(len(sizes))]
     return np.sort(np.concatenate(rows))
+
+
+def _one_each(labels: Array | Sequence[int]) -> Array:
+    found = np.asarray(labels)
+    if found.ndim != 1:
+        raise BadInput(f"labels have shape {found.shape}; give one label for each sample, (n,)")
+    return found
 
 
 def _check_clients(samples: int, clients: int) -> None:

@@ -1,6 +1,7 @@
-"""What a setting may be: a whole number, a number, a flag, a word or an object of a class; one sentence for all else.
+"""What a setting may be: a whole number, a number, a flag, a word, an object of a class.
 
-Numbers of numpy count as numbers, and True and False never do. What is accepted is given back as it came.
+All else is refused in one sentence. Numbers of numpy count as numbers; True and False never do.
+What is accepted is given back as it came.
 """
 
 from textwrap import shorten

@@ -87,7 +87,8 @@ def draw_plans(
     """The plans of many clients, one purpose after another: each is what `draw_plan` gives that client.
 
     Where no client fills a batch, `width` is as far as it is filled, and the padding beyond is left out; draws stay as they are.
-    Of a larger batch than anyone can fill, DRAWN places are drawn for at most: draws depend on a client's own samples alone.
+    Of a batch that a client cannot fill, DRAWN places are drawn for at most. That depends on its own
+    samples alone, so that a client draws the same by itself.
     """
     B, steps = [_places(n, training) for n in samples], [training.steps(n) for n in samples]
     places = np.asarray(clients)
@@ -127,7 +128,7 @@ def draw_plans(
 
 
 def _places(samples: int, training: Training) -> int:
-    """Of a batch, as many as this client can fill, or DRAWN where that is more; the batches stay the same."""
+    """Of a batch, as many as this client can fill, or DRAWN where that is more; batches stay the same."""
     return min(int(training.batch_size), max(samples, DRAWN))
 
 

@@ -149,9 +149,9 @@ def settings_of(federation: Federation) -> dict[str, Any]:
 
 
 def _told(value: Any, known: frozenset[int] = frozenset()) -> Any:
-    """What a function does, as far as plain values can say it: its name, its code, and what it takes from around it.
+    """A function as far as plain values can say it: its name, its code, and what it takes from around it.
 
-    Functions of other modules are told by their names, since their code is not the script's.
+    Functions of other modules are told by their names: their code is not the script's.
     """
     if id(value) in known:  # it calls itself
         return "again"

@@ -112,10 +112,10 @@ class FederatedData:
     """What a federation trains and tests on.
 
     `x`, `y` hold the training samples of all clients (memory-mapped arrays are fine) and `clients` says which rows are whose.
-    With `classes` the labels are integers below it; without, `y` (n, d) are regression targets. Arrays are kept as torch can
-    hold them: in this machine's byte order, unsigned integers of more than a byte as signed ones. `test_clients` groups the
-    test rows by client where each client has a test set of its own. `private` data refuses objectives that need raw samples
-    of other clients.
+    With `classes` the labels are integers below it; without, `y` (n, d) are regression targets.
+    `test_clients` groups the test rows by client where each client has a test set of its own.
+    `private` data refuses objectives that need raw samples of other clients. Arrays are kept as torch
+    can hold them: in this machine's byte order, unsigned integers of more than a byte as signed ones.
     """
 
     x: Array
@@ -210,7 +210,7 @@ class FederatedData:
             )
 
     def _check_stored(self, part: str, x: Array) -> None:
-        """Refuse inputs that their transform would make nonsense of: codes that have no place, pixels that are no bytes."""
+        """Refuse what the transform would make nonsense of: codes without a place, pixels that are no bytes."""
         how = self.transform
         if how.pad and x.ndim != 4:
             raise BadInput(f"{self.name}: {part} inputs have shape {x.shape}; a transform's `pad` is for images, (n, ., ., .)")
@@ -320,8 +320,8 @@ def from_arrays(
 def warn_of_size(data: FederatedData) -> None:
     """Warn of inputs that are far too large to train on: numbers as they were measured, or bytes.
 
-    A tenth of what some feature holds must be large. Standardised data never do, however heavy their tails: at most 1 in 400
-    of their values lie 20 deviations out (Chebyshev).
+    A tenth of what some feature holds must be large. That is never so of standardised data, however
+    heavy their tails: at most 1 in 400 of their values lie 20 deviations out (Chebyshev).
     """
     few = min(SAMPLED, max(2, MOST_SAMPLED // math.prod(data.input_shape)))
     x = data.inputs(data.x[:: -(-len(data.x) // few)]).float().numpy()
@@ -335,9 +335,9 @@ def warn_of_size(data: FederatedData) -> None:
 
 
 def as_array(values: Any, what: str, dtype: type | None = None) -> Array:
-    """Arrays, tensors and lists as an array of numbers in this type, or in their own where torch calculates with it.
+    """Arrays, tensors and lists as an array of this type, or of their own if torch calculates with it.
 
-    Nothing else is taken, since numpy would ask a Dataset for samples without end, and make numbers of dates.
+    Nothing else is taken: numpy would ask a Dataset for samples without end, and make numbers of dates.
     """
     if not (hasattr(values, "__array__") or isinstance(values, list | tuple)):
         raise BadInput(f"{what} are {described(values)}; give an array or a tensor (of a Dataset, stack the samples)")

@@ -34,7 +34,7 @@ def spread(
 
 
 def check_alpha(how: str, alpha: float | None) -> None:
-    """Refuse an unknown partition, and an `alpha` that is missing, that it does not use, or that is not positive."""
+    """Refuse an unknown partition, and an `alpha` that is missing, not used, or not positive."""
     if not isinstance(how, str) or how not in get_args(Partition):
         raise BadInput(f"no partition {shown(how)}; use one of {', '.join(get_args(Partition))}")
     if (alpha is None) == (how == "dirichlet"):

@@ -164,7 +164,7 @@ def _moved(how: Exchange, group: int, level: Level, nonnegative: bool) -> list[f
 
 
 def check_promise(delta: float, neighbours: Neighbours = "replace", level: Level = "sample") -> None:
-    """Refuse words and a δ that mean no promise: another word would be taken for one that promises more."""
+    """Refuse a δ and words that are none: another word would be taken for one that promises more."""
     if not 0 < number("delta", delta) < 1:
         raise BadInput(f"delta={delta} must lie between 0 and 1, and be well below 1 over the number of samples")
     one_of("neighbours", neighbours, *get_args(Neighbours))

@@ -170,6 +170,16 @@ def test_numbers_beyond_float32_are_refused(kind: Any) -> None:
     assert MAKERS[1](x / 10, Y, (X, Y)).inputs(x[7:8].astype(float) / 10).isfinite().all()
 
 
+@BOTH
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_infinity_is_refused_in_every_type(kind: Any, value: float, make: Callable[..., FederatedData]) -> None:
+    x = X.astype(kind)
+    x[7, 1] = value
+    with pytest.raises(BadInput, match=re.escape("training inputs hold NaN or infinity at row 7 (client 1); clean")):
+        make(x, Y, (X, Y))
+
+
 # Codes and pixels
 
 

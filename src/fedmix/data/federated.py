@@ -286,7 +286,8 @@ def _outside(values: Array, low: float, high: float) -> int | None:
     """The first row that holds a number outside [low, high], or NaN; None where there is none."""
     if not values.size or (low <= values.min().item() and values.max().item() <= high):
         return None
-    return int(np.argwhere(~((values >= low) & (values <= high)))[0][0])
+    inside = (values >= np.float64(low)) & (values <= np.float64(high))  # float16 would hold neither
+    return int(np.argwhere(~inside)[0][0])
 
 
 def from_arrays(

@@ -110,6 +110,46 @@ def test_padding_that_no_client_fills_is_left_out() -> None:
             np.testing.assert_array_equal(getattr(other, name), expected)
 
 
+def test_a_batch_of_any_size_is_drawn_no_further_than_it_can_be_filled() -> None:
+    """A batch of 10^12 is one of 2^16 places for whoever has fewer samples: each epoch's real places begin 2^16 draws later."""
+    training, entries = Training(1, epochs=3, batch_size=10**12), np.arange(9)
+    drawn = draw_plan(6, 3, 4, 7, training, EVERYTHING, entries=entries, pad=2)
+    assert drawn.rows.shape == drawn.mask.shape == there(drawn.partners).shape == (3, 1 << 16)
+    assert drawn.mask.sum(1).tolist() == [7, 7, 7]
+    order, partners = stream(6, "batches", 3, 4), stream(6, "partners", 3, 4).integers(0, 7, 3 << 16)
+    for epoch in range(3):
+        assert drawn.rows[epoch, :7].tolist() == order.permutation(7).tolist()
+        assert there(drawn.partners)[epoch, :7].tolist() == partners[epoch << 16 :][:7].tolist()
+    alike = draw_plan(6, 3, 4, 7, dataclasses.replace(training, batch_size=1 << 16), EVERYTHING, entries=entries, pad=2)
+    for one, other in zip(drawn, alike, strict=True):
+        np.testing.assert_array_equal(there(one), there(other))
+
+
+@pytest.mark.parametrize("batch_size", [7, 10, 5000, 10**12])
+def test_one_epoch_in_one_batch_is_the_same_however_large_the_batch(batch_size: int) -> None:
+    """Draws of a row come one after another, so that its first seven do not depend on how many follow."""
+    drawn = draw_plan(6, 3, 4, 7, Training(1, batch_size=batch_size), EVERYTHING, entries=np.arange(9), pad=2).cut(7)
+    assert drawn.mask.all()
+    assert there(drawn.partners)[0].tolist() == stream(6, "partners", 3, 4).integers(0, 7, 7).tolist()
+    assert there(drawn.means)[0].tolist() == stream(6, "means", 3, 4).integers(0, 9, 7).tolist()
+    bounds = [5, 5, 2] * 7
+    assert there(drawn.crops)[0].ravel().tolist() == stream(6, "crops", 3, 4).integers(0, bounds).tolist()
+
+
+def test_plans_drawn_alone_and_together_agree_where_some_fill_more_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 8 places for 2^16: clients of 5, 20 and 12 samples in batches of 10^12, as a node draws and as the simulator does."""
+    monkeypatch.setattr("fedmix.plan.DRAWN", 8)
+    training, samples, entries = Training(3, epochs=3, batch_size=10**12), [5, 20, 12], [np.arange(9)] * 3
+    together = draw_plans(6, 3, [0, 1, 2], samples, training, EVERYTHING, entries=entries, pad=2, width=20)
+    for k, (n, many) in enumerate(zip(samples, together, strict=True)):
+        alone = draw_plan(6, 3, k, n, training, EVERYTHING, entries=entries[k], pad=2)
+        for one, other in zip(alone.cut(n), many.cut(n), strict=True):
+            np.testing.assert_array_equal(there(one), there(other))
+    arranged = arrange(together, [Stay(0, 0, 0, 3), Stay(1, 1, 0, 3), Stay(2, 2, 0, 3)], 3)
+    assert arranged.rows.shape == (3, 3, 20)
+    assert arranged.mask.sum(-1).tolist() == [samples] * 3
+
+
 # Clients
 
 

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from fedmix.batches import Received, Resident
+from fedmix.checks import flag, instance, is_whole, shown, whole
 from fedmix.collapse import guessing_level, stop_if_collapsed
-from fedmix.data.federated import FederatedData
+from fedmix.data.federated import FederatedData, warn_of_size
 from fedmix.engines import Engine, Processes, Sequential, Vectorised, Work
 from fedmix.errors import BadInput, described, first_line
 from fedmix.evaluation import ClientScores, HeldOut, evaluate, evaluate_clients
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, Pool, Traffic, guarantee
-from fedmix.exchange.accounting import DELTA, Level, Neighbours, nonnegative, own_code, why_none
+from fedmix.exchange.accounting import DELTA, Level, Neighbours, check_promise, nonnegative, own_code, why_none
 from fedmix.kernels.precision import Precision, arithmetic, check_device
 from fedmix.losses import Loss, cross_entropy
 from fedmix.models.functional import Model, model_for
@@ -85,8 +86,8 @@ class Rounds:
         Every `evaluate_every` rounds, and after the last, the round carries test metrics. Raises `Collapsed` after a round by
         which the model has lost what it had learned.
         """
-        if evaluate_every < 1:
-            raise BadInput(f"evaluate_every={evaluate_every} must be at least 1")
+        whole("rounds", rounds, 0)
+        whole("evaluate_every", evaluate_every)
         self._stop_if_collapsed()
         while self.round < rounds:
             before = vars(self) | {"exchange": copy(self.exchange)}
@@ -144,6 +145,7 @@ class Rounds:
 
     def guarantee(self, delta: float = DELTA, *, neighbours: Neighbours = "replace", level: Level = "sample") -> Guarantee:
         """The differential privacy of the means released so far (of the first release, before it). Weights are not covered."""
+        check_promise(delta, neighbours, level)
         sent = int(self.exchange.sent.max()) if self.exchange else 0
         reason = self._why_none()
         if reason or self.exchange is None:
@@ -239,14 +241,19 @@ class Federation(Rounds):
         precision: Precision = "tf32",
         processes: int = 1,
     ) -> None:
-        if seed < 0:
-            raise BadInput(f"seed={seed} must not be negative")
+        whole("seed", seed, 0)
+        if compile is not None:
+            flag("compile", compile)
+        if changes is not None and not callable(changes):
+            raise BadInput(f"`changes` is {described(changes)}; give a function of the round, or leave it out")
         _check(data, objective, training, exchange, loss)
         model = model_for(data, module, loss)
         means = MeanExchange(exchange or Exchange(), seed, len(data.clients)) if objective.needs.means else None
         for phase in objective.phases():
             model.tail(phase.layer)
         check_objective(objective, model, data)
+        if not any(isinstance(part, nn.Embedding) for part in module.modules()):  # which takes codes of any size
+            warn_of_size(data)
         super().__init__(model, objective, training, data, means, seed, device_named(device))
         check_device(precision, self.device)
         self.changes = changes
@@ -258,17 +265,17 @@ class Federation(Rounds):
         }  # fmt: skip
         self.resident = Resident.on(self.device, data)
         build: Callable[[], Engine]
-        if engine == "vectorised":
+        if str(engine) == "vectorised":
             compile = self.device.type == "cuda" if compile is None else compile
             build = partial(Vectorised, self.model, objective, training, chunk=chunk, compile=compile, precision=precision)
-        elif engine == "sequential":
+        elif str(engine) == "sequential":
             build = partial(Sequential, self.model, objective, training, precision=precision)
         else:
-            raise BadInput(f"engine {engine!r} is unknown; choose 'vectorised' or 'sequential'")
+            raise BadInput(f"engine {shown(engine)} is unknown; choose 'vectorised' or 'sequential'")
         self.engine: Engine = build()
-        if processes < 1 or (processes > 1 and self.device.type != "cpu"):
-            right = "leave it at 1 on a GPU" if processes > 1 else "it must be at least 1"
-            raise BadInput(f"engine.processes={processes} with device {str(self.device)!r}: {right}")
+        if not is_whole(processes) or (processes > 1 and self.device.type != "cpu"):
+            right = "leave it at 1 on a GPU" if is_whole(processes) else "it must be at least 1, and a whole number"
+            raise BadInput(f"engine.processes={shown(processes)} with device {str(self.device)!r}: {right}")
         if processes > 1:
             self.engine = Processes(build, processes)
         self._latest: tuple[Pool, Received] | None = None
@@ -356,6 +363,7 @@ def _is_count(value: Tensor | None) -> bool:
 
 def device_named(name: str | torch.device) -> torch.device:
     """A device that holds values, by its name."""
+    instance("device", name, (str, torch.device), "give its name, such as 'cpu'")
     try:
         probe = torch.zeros(1, device=name)
         probe.item()  # a device that holds no values, such as "meta", fails here
@@ -376,8 +384,7 @@ def _check(data: FederatedData, objective: Objective, training: Training, exchan
         ("exchange", Exchange() if exchange is None else exchange, Exchange, "give an Exchange, such as Exchange(m=5)"),
         ("loss", cross_entropy if loss is None else loss, Loss, "give a fedmix.losses.Loss, or leave it out"),
     ):
-        if not isinstance(value, kind):
-            raise BadInput(f"`{what}` is {described(value)}; {how}")
+        instance(what, value, kind, how)
     needs = objective.needs
     training.check_clients(len(data.clients), data.name)
     if needs.partner == "global" and data.private:

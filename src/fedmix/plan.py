@@ -15,6 +15,8 @@ from fedmix.rng import step_keys, stream, streams
 from fedmix.training import Training
 from fedmix.types import Array
 
+DRAWN = 1 << 16  # places of a batch, where a client does not fill so many
+
 
 class ClientPlan(NamedTuple):
     """The draws of S local steps with batches of B (of several clients once arranged: steps, then slots).
@@ -36,6 +38,10 @@ class ClientPlan(NamedTuple):
     @property
     def steps(self) -> int:
         return int(self.mask.shape[-2])  # no step of the longest client is padding
+
+    def cut(self, width: int | None) -> "ClientPlan":
+        """One client's draws without the places of a batch from `width` on."""
+        return ClientPlan._make(d if d is None or d.ndim == 1 else d[:, :width] for d in self)
 
 
 def choose_clients(seed: int, round_: int, clients: int, count: int) -> Array:
@@ -81,8 +87,10 @@ def draw_plans(
     """The plans of many clients, one purpose after another: each is what `draw_plan` gives that client.
 
     Where no client fills a batch, `width` is as far as it is filled, and the padding beyond is left out; draws stay as they are.
+    Of a batch that a client cannot fill, DRAWN places are drawn for at most. That depends on its own
+    samples alone, so that a client draws the same by itself.
     """
-    B, steps = training.batch_size, [training.steps(n) for n in samples]
+    B, steps = [_places(n, training) for n in samples], [training.steps(n) for n in samples]
     places = np.asarray(clients)
 
     def each(purpose: str, draw: Callable[[np.random.Generator, int], Array]) -> list[Array]:
@@ -90,7 +98,7 @@ def draw_plans(
 
     def crops(purpose: str) -> list[Array]:
         bounds = [2 * pad + 1, 2 * pad + 1, 2]
-        return each(purpose, lambda rng, i: rng.integers(0, bounds, (steps[i], B, 3)).astype(np.uint8))
+        return each(purpose, lambda rng, i: rng.integers(0, bounds, (steps[i], B[i], 3)).astype(np.uint8))
 
     masks = {n: _mask(n, training) for n in set(samples)}
     absent: list[None] = [None] * len(steps)
@@ -98,11 +106,11 @@ def draw_plans(
     partners: Sequence[Array | None] = absent
     lam: Sequence[Array | None] = absent
     if needs.means is not None and entries is not None:
-        per = 1 if needs.means == "batch" else B
-        means = each("means", lambda rng, i: entries[i][rng.integers(0, len(entries[i]), (steps[i], per))])
+        per = [1] * len(steps) if needs.means == "batch" else B
+        means = each("means", lambda rng, i: entries[i][rng.integers(0, len(entries[i]), (steps[i], per[i]))])
     if needs.partner is not None:
         among = samples if needs.partner == "local" else [everyone] * len(steps)
-        partners = each("partners", lambda rng, i: rng.integers(0, among[i], (steps[i], B)))
+        partners = each("partners", lambda rng, i: rng.integers(0, among[i], (steps[i], B[i])))
     if needs.alpha is not None:
         alpha = needs.alpha
         lam = each("lambda", lambda rng, i: rng.beta(alpha, alpha, steps[i]).astype(np.float32))
@@ -116,24 +124,25 @@ def draw_plans(
         crops("crops") if pad else absent,
         crops("partner-crops") if pad and needs.partner is not None else absent,
     )
+    return [ClientPlan._make(of_client).cut(width) for of_client in zip(*fields, strict=True)]
 
-    def cut(draws: Array | None) -> Array | None:
-        return draws if draws is None or draws.ndim == 1 else draws[:, :width]
 
-    return [ClientPlan._make(map(cut, of_client)) for of_client in zip(*fields, strict=True)]
+def _places(samples: int, training: Training) -> int:
+    """Of a batch, as many as this client can fill, or DRAWN where that is more; batches stay the same."""
+    return min(int(training.batch_size), max(samples, DRAWN))
 
 
 def _rows(rng: np.random.Generator, samples: int, training: Training) -> Array:
     """Every epoch in an order of its own, in batches, the last one filled up with row 0."""
-    B, per_epoch = training.batch_size, -(-samples // training.batch_size)
-    rows = np.zeros((training.epochs, per_epoch * B), np.int64)
+    B = _places(samples, training)
+    rows = np.zeros((training.epochs, -(-samples // B) * B), np.int64)
     rows[:, :samples] = [rng.permutation(samples) for _ in range(training.epochs)]
     return rows.reshape(-1, B)
 
 
 def _mask(samples: int, training: Training) -> Array:
-    B, per_epoch = training.batch_size, -(-samples // training.batch_size)
-    return np.tile(np.arange(per_epoch * B) < samples, training.epochs).reshape(-1, B)
+    B = _places(samples, training)
+    return np.tile(np.arange(-(-samples // B) * B) < samples, training.epochs).reshape(-1, B)
 
 
 def arrange(plans: Sequence[ClientPlan], stays: Sequence[Stay], slots: int) -> ClientPlan:
@@ -144,9 +153,11 @@ def arrange(plans: Sequence[ClientPlan], stays: Sequence[Stay], slots: int) -> C
     steps = length(stays)
 
     def placed(draws: tuple[Array, ...]) -> Array:
-        together = np.zeros((steps, slots, *draws[0].shape[1:]), draws[0].dtype)
+        widest = max(one.shape[1:] for one in draws)
+        together = np.zeros((steps, slots, *widest), draws[0].dtype)
         for stay in stays:
-            together[stay.start : stay.stop, stay.slot] = draws[stay.client]
+            mine = draws[stay.client]
+            together[stay.start : stay.stop, stay.slot][tuple(slice(n) for n in mine.shape)] = mine
         return together
 
     return ClientPlan._make(None if f[0] is None else placed(f) for f in zip(*plans, strict=True))

@@ -4,17 +4,22 @@ Its experiment.toml only describes what fedmix cannot make by itself. The hashes
 """
 
 import hashlib
+import inspect
 import math
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from numbers import Real
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedmix.checks import flag, instance, is_number, shown, whole
 from fedmix.cli.commands import ctrl_c
 from fedmix.cli.progress import Progress
 from fedmix.data.federated import digest
@@ -49,10 +54,11 @@ def record(
     if not isinstance(federation, Federation):
         raise BadInput(f"what is to be recorded is {described(federation)}; give a Federation")
     for name, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
-        if not _finite(value) or value < 1 or value % 1:
-            raise BadInput(f"{name}={value!r} must be at least 1, and a whole number")
-    if target is not None and not _finite(target):
-        raise BadInput(f"target={target!r} is no number; give the score to reach, or leave it out")
+        whole(name, value)
+    if target is not None and not (is_number(target) and math.isfinite(target)):
+        raise BadInput(f"target={shown(target)} is no number; give the score to reach, or leave it out")
+    instance("folder", folder, (str, os.PathLike), "give the path of a folder")
+    flag("quiet", quiet)
     if federation.round:
         raise BadInput(f"this federation has done {federation.round} rounds; record a new one, which goes on from {folder}")
     target = None if target is None else float(target)
@@ -137,8 +143,53 @@ def settings_of(federation: Federation) -> dict[str, Any]:
         "recorded": {
             "samples": _hash(digest(data.x, data.y, data.test_x, data.test_y, *(a for r in rows for a in (r.flat, r.offsets)))),
             "initial_weights": _hash(digest(*(p.reshape(-1).view(torch.uint8).numpy() for p in params.values()))),
+            **({"changes": _hash(_told(federation.changes))} if federation.changes else {}),
         },
     }  # fmt: skip
+
+
+def _told(value: Any, known: frozenset[int] = frozenset()) -> Any:
+    """A function as far as plain values can say it: its name, its code, and what it takes from around it.
+
+    Functions of other modules are told by their names: their code is not the script's.
+    """
+    if id(value) in known:  # it calls itself
+        return "again"
+    known |= {id(value)}
+
+    def all_of(values: Iterable[Any]) -> list[Any]:
+        return [_told(v, known) for v in values]
+
+    match value:
+        case FunctionType():
+            here, around = value.__module__, inspect.getclosurevars(value)
+            outer = {
+                name: _text(v) if callable(v) and getattr(v, "__module__", here) != here else v
+                for name, v in [*around.nonlocals.items(), *around.globals.items()]
+                if not inspect.ismodule(v)
+            }
+            return [value.__qualname__, *all_of([value.__code__, value.__defaults__, value.__kwdefaults__, outer])]
+        case CodeType():
+            return [value.co_code, value.co_names, *all_of(value.co_consts)]
+        case MethodType():
+            return all_of([value.__func__, value.__self__])
+        case partial():
+            return all_of([value.func, value.args, value.keywords])
+        case Mapping():
+            return sorted(((str(k), _told(v, known)) for k, v in value.items()), key=itemgetter(0))
+        case list() | tuple():
+            return all_of(value)
+        case set() | frozenset():
+            return sorted(map(str, value))
+        case np.ndarray() if value.dtype != object:
+            return digest(value)
+        case torch.Tensor():
+            return digest(value.detach().cpu().numpy())
+    call = vars(type(value)).get("__call__")
+    if isinstance(call, FunctionType) or (is_dataclass(value) and not inspect.isclass(value)):
+        held = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else vars(value)
+        return [type(value).__qualname__, *all_of([call, held])]
+    return _text(value)
 
 
 def _objective(objective: Objective) -> dict[str, Any]:
@@ -160,10 +211,6 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {str(name): value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
     simple = {name: value for name, value in numbers.items() if isinstance(value, bool | int | float | str)}
     return simple | {name: _plain(value) for name, value in numbers.items() if isinstance(value, dict)}
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _text(value: object) -> str:

@@ -15,6 +15,7 @@ import torch
 from numpy.random.bit_generator import ISeedSequence
 from torch import Tensor
 
+from fedmix.checks import whole
 from fedmix.types import Array
 
 _MASK = 0xFFFFFFFF
@@ -28,7 +29,7 @@ def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
     >>> bool(a.integers(100) == b.integers(100))
     True
     """
-    entropy = [seed, zlib.crc32(purpose.encode()), *where]
+    entropy = [whole("seed", seed, 0), zlib.crc32(purpose.encode()), *where]
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
 
 

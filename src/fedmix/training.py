@@ -2,8 +2,8 @@
 
 import math
 from dataclasses import dataclass
-from numbers import Integral
 
+from fedmix.checks import number, whole
 from fedmix.errors import BadInput
 
 
@@ -21,14 +21,13 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in ("clients_per_round", "epochs", "batch_size"):
-            if not isinstance(getattr(self, name), Integral) or getattr(self, name) < 1:
-                raise BadInput(f"training.{name}={getattr(self, name)} must be at least 1, and a whole number")
+            whole(f"training.{name}", getattr(self, name))
         for name in ("lr", "lr_decay"):
-            if not 0 < getattr(self, name) < math.inf:
+            if not 0 < number(f"training.{name}", getattr(self, name)) < math.inf:
                 raise BadInput(f"training.{name}={getattr(self, name)} must be positive and finite")
-        if not 0 <= self.momentum < 1:
+        if not 0 <= number("training.momentum", self.momentum) < 1:
             raise BadInput(f"training.momentum={self.momentum} is outside [0, 1)")
-        if not 0 <= self.weight_decay < math.inf:
+        if not 0 <= number("training.weight_decay", self.weight_decay) < math.inf:
             raise BadInput(f"training.weight_decay={self.weight_decay} must not be negative or infinite")
 
     def check_clients(self, clients: int, name: str) -> None:
@@ -42,4 +41,4 @@ class Training:
 
     def steps(self, samples: int) -> int:
         """Local steps of a client with that many samples."""
-        return self.epochs * -(-samples // self.batch_size)
+        return int(self.epochs) * -(-samples // int(self.batch_size))  # small integers of numpy overflow

@@ -247,3 +247,18 @@ def test_clients_do_not_touch_each_other(engine: str, name: str) -> None:
     assert apart(before[2], after[2]) > 1e-4
     for k in (0, 1, 3, 4):
         assert apart(before[k], after[k]) == 0.0, k
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_batch_that_nobody_fills_trains_as_one_that_the_largest_fills(engine: EngineName) -> None:
+    """One epoch: the draws are the same, so the weights are, to the bit."""
+
+    def trained(batch_size: int) -> list[Any]:
+        settings = Training(clients_per_round=3, batch_size=batch_size, lr=0.1)
+        run = Federation(
+            initialised(SHAPES["digits_cnn"][0], 0), federated("digits_cnn"), LocalMix(alpha=1.0), settings, engine=engine
+        )  # fmt: skip
+        list(run.run(2))
+        return [p.tolist() for p in run.params.values()]
+
+    assert trained(10**12) == trained(max(RAGGED))

@@ -369,3 +369,34 @@ def test_extremes_end_in_numbers() -> None:
     assert guarantee(replace(CLIPPED, noise=1e30), 5).epsilon == 0
     for epsilon in (1e-9, 500.0):
         assert delta_of(2 / 5 / calibrated(CLIPPED, epsilon, 5).noise, epsilon) == pytest.approx(1e-5, rel=1e-3)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"level": "Client"}, {"level": "clients"}, {"level": ["client"]}, {"neighbours": "add_remove"}, {"neighbours": "Replace"},
+    {"nonnegative": "no"}, {"nonnegative": 1}, {"group": True}, {"group": 5.0}, {"releases": 2.5}, {"releases": True},
+    {"delta": "1e-5"}, {"delta": True},
+], ids=str)  # fmt: skip
+def test_a_promise_is_made_of_known_words_and_numbers_only(wrong: dict[str, Any]) -> None:
+    """Another word was taken for the one that promises more: "Client" for "sample", "add_remove" for "replace"."""
+    [field] = wrong
+    how, given = Exchange(clip=4.0, noise=0.3), {"group": 70, **wrong}
+    with pytest.raises(BadInput, match=field):
+        guarantee(how, **given)
+    if field in ("level", "nonnegative", "group"):
+        with pytest.raises(BadInput, match=field):
+            sensitivity(4.0, **given)
+    if field not in ("level", "neighbours"):
+        with pytest.raises(BadInput, match=field):
+            calibrated(how, 1.0, **given)
+    if field in ("level", "neighbours", "delta"):
+        for run in (federation(), federation(Supervised(), exchange=None)):  # also where nothing is promised
+            with pytest.raises(BadInput, match=field):
+                run.guarantee(**wrong)
+
+
+def test_a_client_and_an_added_sample_are_promised_less() -> None:
+    """By hand: one of 70 samples moves the mean by √2·4/70, a client by √2·4; 70 is not above a cut-off of 70."""
+    how = Exchange(clip=4.0, noise=0.3)
+    assert guarantee(how, 70, nonnegative=True).mu == pytest.approx(math.sqrt(2) * 4 / 70 / 0.3)
+    assert guarantee(how, 70, nonnegative=True, level="client").mu == pytest.approx(math.sqrt(2) * 4 / 0.3)
+    assert not guarantee(replace(how, m=5), 5, neighbours="add-remove")

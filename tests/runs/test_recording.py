@@ -4,6 +4,7 @@ import json
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +187,62 @@ def test_commands_say_that_the_script_is_needed(command: str, whole: tuple[Path,
     assert str(result.exception).endswith(
         "tells of a script's own federation, which that script alone can make; run the script again"
     )
+
+
+ROWS = {1: [0, 1], 2: [5]}
+
+
+def looked_up(round_: int) -> dict[int, Any]:
+    return {0: ROWS[round_]} if round_ in ROWS else {}
+
+
+def given(rows: Any, at: int = 1) -> Any:
+    """A function of the round that carries its rows with it."""
+    return lambda round_: {0: np.asarray(rows)} if round_ == at else {}
+
+
+def fixed(round_: int, rows: tuple[int, ...] = (3, 4)) -> dict[int, Any]:
+    return {0: list(rows)} if round_ == 1 else {}
+
+
+class Shifting:
+    """A function with a state of its own."""
+
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def __call__(self, round_: int) -> dict[int, Any]:
+        return {0: [round_ + self.by]}
+
+    def other(self, round_: int) -> dict[int, Any]:
+        return {0: [round_ + 2 * self.by]}
+
+
+def test_another_change_of_the_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name, its code, or what it takes from around it. The same one, made again, goes on."""
+    functions: dict[str, Any] = {
+        "name": looked_up, "closure": given([1, 2]), "array": given(np.arange(3)), "default": fixed, "object": Shifting(1),
+        "method": Shifting(1).other, "partial": partial(fixed, rows=(7,)), "constant": lambda _: {0: [8]},
+        "code": lambda r: {0: [r]},
+    }  # fmt: skip
+    for name, changes in functions.items():
+        record(federation(objective=Supervised(), changes=changes), tmp_path / name, rounds=1, quiet=True)
+    again = functions | {
+        "closure": given([1, 2]), "array": given(np.arange(3)), "object": Shifting(1), "method": Shifting(1).other,
+        "partial": partial(fixed, rows=(7,)),
+    }  # fmt: skip
+    for name, changes in again.items():
+        assert record(federation(objective=Supervised(), changes=changes), tmp_path / name, rounds=2, quiet=True)["rounds"] == 2
+    others = again | {
+        "name": fixed, "closure": given([1, 3]), "array": given(np.arange(3) * 2), "object": Shifting(2),
+        "method": Shifting(2).other, "partial": partial(fixed, rows=(6,)), "constant": lambda _: {0: [9]},
+        "code": lambda r: {0: [-r]}, "default": partial(fixed),
+    }  # fmt: skip
+    for name, changes in others.items():
+        with pytest.raises(BadInput, match=r"holds another experiment \(recorded.changes is \w+ there and \w+ here"):
+            record(federation(objective=Supervised(), changes=changes), tmp_path / name, rounds=3, quiet=True)
+    with pytest.raises(BadInput, match=r"\(data.changes is true there and false here"):
+        record(federation(objective=Supervised()), tmp_path / "name", rounds=3, quiet=True)
+    monkeypatch.setitem(ROWS, 2, [6])
+    with pytest.raises(BadInput, match=r"recorded.changes is"):
+        record(federation(objective=Supervised(), changes=looked_up), tmp_path / "name", rounds=3, quiet=True)

@@ -57,6 +57,7 @@ def cifar10(
     is the fraction that a client keeps of its own. `normalise` is "standard", or "unit" for pixels in [0, 1]. `root` is a folder
     with the hub's files (`fedmix.data.hub`), `cache` the one for decoded arrays.
     """
+    check_settings(**locals())
     deal = _Deal(clients, partition, classes_per_client, alpha, samples_per_client, local_share, seed)
     return _federated(CIFAR10, deal, augment, normalise, root, cache)
 
@@ -76,6 +77,7 @@ def cifar100(
     cache: str | Path | None = None,
 ) -> FederatedData:
     """CIFAR-100, fine labels: by default 100 clients with twenty classes each; settings as for `cifar10`."""
+    check_settings(**locals())
     deal = _Deal(clients, partition, classes_per_client, alpha, samples_per_client, local_share, seed)
     return _federated(CIFAR100, deal, augment, normalise, root, cache)
 
@@ -101,9 +103,6 @@ class _Deal:
     samples_per_client: int | None
     local_share: float
     seed: int
-
-    def __post_init__(self) -> None:
-        check_settings(**vars(self))
 
     def rows(self, y: Array) -> Ragged:
         chosen = np.arange(len(y))

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedmix.checks import is_whole, shown
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.partition import subset
 from fedmix.data.settings import check_settings
@@ -18,7 +19,7 @@ def diabetes(clients: int = 10, *, test_share: float = 0.2, seed: int = 0) -> Fe
     >>> len(data.clients), data.input_shape, data.outputs
     (4, (10,), 1)
     """
-    check_settings(test_share=test_share)
+    check_settings(test_share=test_share, seed=seed)
     try:
         from sklearn.datasets import load_diabetes
     except ImportError as error:
@@ -26,8 +27,8 @@ def diabetes(clients: int = 10, *, test_share: float = 0.2, seed: int = 0) -> Fe
     bunch = load_diabetes(scaled=False)
     held = round(test_share * len(bunch.data))
     most = min(held, len(bunch.data) - held)  # so that every group has samples of both kinds
-    if not 1 <= clients <= most:
-        raise BadInput(f"diabetes: {clients} clients; use 1..{most}")
+    if not is_whole(clients) or clients > most:
+        raise BadInput(f"diabetes: {shown(clients)} clients; use 1..{most}")
     age = bunch.data[:, bunch.feature_names.index("age")]
     group = np.empty(len(age), np.int64)
     group[np.argsort(age, kind="stable")] = np.arange(len(age)) * clients // len(age)

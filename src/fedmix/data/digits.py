@@ -29,7 +29,7 @@ def digits(
     >>> data.x.shape, len(data.clients), data.input_shape
     ((1438, 8, 8, 1), 10, (1, 8, 8))
     """
-    check_settings(test_share=test_share)
+    check_settings(**locals())
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:

@@ -1,19 +1,27 @@
 """Data of many clients: arrays that are shared, and for each client the rows that are its own."""
 
 import hashlib
+import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import isclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedmix.data.transforms import Plain, Transform, one_hot
-from fedmix.errors import BadInput, described
+from fedmix.checks import flag, instance, is_whole, shown, whole
+from fedmix.data.transforms import Images, OneHot, Plain, Transform, one_hot
+from fedmix.errors import BadInput, FedmixWarning, described
 from fedmix.types import Array
+
+LARGE = 20.0  # of an input, whose size should be about 1
+SAMPLED, MOST_SAMPLED = 256, 1 << 22  # rows, and numbers in them, by which inputs are judged
+LARGEST = float(np.finfo(np.float32).max)  # samples and targets become float32
 
 
 @dataclass(frozen=True)
@@ -104,9 +112,10 @@ class FederatedData:
     """What a federation trains and tests on.
 
     `x`, `y` hold the training samples of all clients (memory-mapped arrays are fine) and `clients` says which rows are whose.
-    With `classes` the labels are integers below it; without, `y` (n, d) are regression targets. `test_clients` groups the test
-    rows by client where each client has a test set of its own. `private` data refuses objectives that need raw samples of
-    other clients.
+    With `classes` the labels are integers below it; without, `y` (n, d) are regression targets.
+    `test_clients` groups the test rows by client where each client has a test set of its own.
+    `private` data refuses objectives that need raw samples of other clients. Arrays are kept as torch
+    can hold them: in this machine's byte order, unsigned integers of more than a byte as signed ones.
     """
 
     x: Array
@@ -121,25 +130,40 @@ class FederatedData:
     name: str = "arrays"
 
     def __post_init__(self) -> None:
-        if self.classes is not None and (not isinstance(self.classes, int | np.integer) or self.classes < 1):
-            raise BadInput(f"{self.name}: classes={self.classes!r} must be at least 1, and a whole number")
+        self._check_settings()
+        for field_, what in (
+            ("x", "training inputs"), ("y", "training labels"), ("test_x", "test inputs"), ("test_y", "test labels")
+        ):  # fmt: skip
+            object.__setattr__(self, field_, as_array(getattr(self, field_), f"{self.name}: {what}"))
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
             if len(x) != len(y):
                 raise BadInput(f"{self.name}: {len(x)} {part} inputs but {len(y)} labels; give one label per input")
             self._check_values(part, x, y)
-        if self.test_x.shape[1:] != self.x.shape[1:]:
-            raise BadInput(
-                f"{self.name}: test inputs have shape {self.test_x.shape[1:]} but training inputs {self.x.shape[1:]}; "
-                "make them alike"
-            )
+        for what, tested, trained in (("inputs", self.test_x, self.x), ("targets", self.test_y, self.y)):
+            if tested.shape[1:] != trained.shape[1:]:
+                raise BadInput(
+                    f"{self.name}: test {what} have shape {tested.shape[1:]} but training {what} {trained.shape[1:]}; "
+                    "make them alike"
+                )
         if not len(self.test_x):
             raise BadInput(f"{self.name}: no test samples; give at least one, for without them nothing can be evaluated")
         self._check_clients()
 
+    def _check_settings(self) -> None:
+        instance("name", self.name, str, "give the data a name, such as 'mine'")
+        if self.classes is not None:
+            whole(f"{self.name}: classes", self.classes)
+        flag(f"{self.name}: private", self.private)
+        if isclass(self.transform) or not isinstance(self.transform, Transform):
+            raise BadInput(f"{self.name}: `transform` is {described(self.transform)}; give a Transform, such as Plain()")
+        for field_ in ("clients", "test_clients"):
+            if field_ == "clients" or self.test_clients is not None:
+                instance(field_, getattr(self, field_), Ragged, "make a Ragged of each client's rows, by Ragged.of")
+
     def _check_clients(self) -> None:
+        self._check_rows("", self.clients, len(self.x))
         if len(self.clients) == 0:
             raise BadInput(f"{self.name}: no clients; give the rows of at least one")
-        self._check_rows("", self.clients, len(self.x))
         empty = np.flatnonzero(self.clients.sizes == 0)
         if len(empty):
             raise BadInput(
@@ -151,16 +175,25 @@ class FederatedData:
                 raise BadInput(f"{self.name}: test_clients must give every one of the {len(self.clients)} clients a test sample")
 
     def _check_rows(self, part: str, clients: Ragged, rows: int) -> None:
-        outside = np.flatnonzero((clients.flat < 0) | (clients.flat >= rows))
+        flat, offsets = (np.asarray(array) for array in (clients.flat, clients.offsets))
+        whole_ = flat.ndim == offsets.ndim == 1 and flat.dtype == offsets.dtype == np.int64
+        if not whole_ or not len(offsets) or offsets[0] or offsets[-1] != len(flat) or (np.diff(offsets) < 0).any():
+            raise BadInput(
+                f"{self.name}: the {part}rows of clients are no int64 rows with rising offsets; make them by Ragged.of"
+            )
+        outside = np.flatnonzero((flat < 0) | (flat >= rows))
         if len(outside):
             raise BadInput(f"{self.name}: client {clients.owner[outside[0]]} names a {part}row outside 0..{rows - 1}")
 
     def _check_values(self, part: str, x: Array, y: Array) -> None:
         for what, values in (("inputs", x), ("labels", y)):
-            if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
-                row = int(np.argwhere(~np.isfinite(values))[0][0])
-                where = f"row {row}{self._whose(part, row)}"
-                raise BadInput(f"{self.name}: {part} {what} hold NaN or infinity at {where}; clean the data first")
+            if len(values) and not values.size:
+                raise BadInput(f"{self.name}: {part} {what} have shape {values.shape}, with nothing for a sample; give it some")
+            if values.dtype.kind == "f" and (row := _outside(values, -LARGEST, LARGEST)) is not None:
+                finite = np.isfinite(values[row]).all()
+                held, do = ("numbers beyond float32", "scale") if finite else ("NaN or infinity", "clean")
+                raise BadInput(f"{self.name}: {part} {what} hold {held} at {self._place(part, row)}; {do} the data first")
+        self._check_stored(part, x)
         if self.classes is None:
             if y.ndim != 2:
                 raise BadInput(
@@ -170,16 +203,36 @@ class FederatedData:
             raise BadInput(f"{self.name}: {part} labels have shape {y.shape}; with `classes` give one integer per sample, (n,)")
         elif not np.issubdtype(y.dtype, np.integer):
             raise BadInput(f"{self.name}: {part} labels are {y.dtype}; with `classes` they must be integers")
-        elif len(y) and (int(y.min()) < 0 or int(y.max()) >= self.classes):
-            row = int(np.flatnonzero((y < 0) | (y >= self.classes))[0])
+        elif (row := _outside(y, 0, self.classes - 1)) is not None:
             raise BadInput(
-                f"{self.name}: {part} label {int(y[row])} at row {row}{self._whose(part, row)} is outside 0..{self.classes - 1}; "
+                f"{self.name}: {part} label {int(y[row])} at {self._place(part, row)} is outside 0..{self.classes - 1}; "
                 "correct it or raise `classes`"
             )
 
-    def _whose(self, part: str, row: int) -> str:
-        held = np.flatnonzero((self.clients.flat == row) & (part == "training"))
-        return f" (client {self.clients.owner[held[0]]})" if len(held) else ""
+    def _check_stored(self, part: str, x: Array) -> None:
+        """Refuse what the transform would make nonsense of: codes without a place, pixels that are no bytes."""
+        how = self.transform
+        if how.pad and x.ndim != 4:
+            raise BadInput(f"{self.name}: {part} inputs have shape {x.shape}; a transform's `pad` is for images, (n, ., ., .)")
+        if isinstance(how, OneHot):
+            codes = f"OneHot({how.size}) takes codes in 0..{how.size - 1}"
+            if x.dtype.kind not in "iu":
+                raise BadInput(f"{self.name}: {part} inputs are {x.dtype}; {codes}, as integers")
+            if (row := _outside(x, 0, how.size - 1)) is not None:
+                code = next(c for c in x[row].ravel().tolist() if not 0 <= c < how.size)
+                raise BadInput(f"{self.name}: {part} inputs hold {code} at {self._place(part, row)}; {codes}: correct it")
+        if isinstance(how, Images):
+            if x.ndim < 4 or x.shape[-1] != len(how.mean):
+                raise BadInput(
+                    f"{self.name}: {part} inputs have shape {x.shape}; these Images are (n, height, width, {len(how.mean)})"
+                )
+            if x.dtype.kind == "f" and 0 < x.max() <= 1:
+                raise BadInput(f"{self.name}: {part} inputs end at {x.max():.3g}; Images takes pixels in 0..255: scale them")
+
+    def _place(self, part: str, row: int) -> str:
+        """Where a row is; a party that is alone does not know which client it is."""
+        held = np.flatnonzero((self.clients.flat == row) & (part == "training") & (len(self.clients) > 1))
+        return f"row {row}" + (f" (client {self.clients.owner[held[0]]})" if len(held) else "")
 
     @property
     def outputs(self) -> int:
@@ -218,9 +271,10 @@ class FederatedData:
 
     def with_clients(self, changed: Mapping[int, Sequence[int] | Array]) -> "FederatedData":
         """The same arrays, with other rows for some clients: local data that changed between rounds."""
-        outside = [k for k in changed if not 0 <= k < len(self.clients)]
+        instance("changes", changed, Mapping, "give the rows of those that change, such as {0: [4, 5]}")
+        outside = [k for k in changed if not is_whole(k, 0) or k >= len(self.clients)]
         if outside:
-            raise BadInput(f"{self.name}: there is no client {outside[0]}; clients are 0..{len(self.clients) - 1}")
+            raise BadInput(f"{self.name}: there is no client {shown(outside[0])}; clients are 0..{len(self.clients) - 1}")
         rows = {int(k): _row_numbers(k, rows) for k, rows in changed.items()}
         same = copy(self)  # whose arrays have been checked
         object.__setattr__(same, "clients", self.clients.with_rows(rows))
@@ -228,13 +282,18 @@ class FederatedData:
         return same
 
 
-_UNSIGNED = (np.uint16, np.uint32, np.uint64)  # with which torch does not calculate
+def _outside(values: Array, low: float, high: float) -> int | None:
+    """The first row that holds a number outside [low, high], or NaN; None where there is none."""
+    if not values.size or (low <= values.min().item() and values.max().item() <= high):
+        return None
+    inside = (values >= np.float64(low)) & (values <= np.float64(high))  # float16 would hold neither
+    return int(np.argwhere(~inside)[0][0])
 
 
 def from_arrays(
     x: Array,
     y: Array,
-    clients: Iterable[Sequence[int] | Array],
+    clients: Iterable[Sequence[int] | Array] | Ragged,
     test: tuple[Array, Array],
     *,
     classes: int | None = None,
@@ -250,21 +309,41 @@ def from_arrays(
     """
     if not isinstance(test, tuple | list) or len(test) != 2:
         raise BadInput(f"{name}: `test` is not a pair; give (inputs, labels) to test on")
-    if not isinstance(clients, Iterable):
+    if isinstance(clients, Mapping | str) or not isinstance(clients, Iterable | Ragged):
         raise BadInput(f"{name}: `clients` is {described(clients)}; give a list with the row numbers of each client")
-    x, test_x = _array(x, f"{name}: training inputs", np.float32), _array(test[0], f"{name}: test inputs", np.float32)
+    x, test_x = as_array(x, f"{name}: training inputs", np.float32), as_array(test[0], f"{name}: test inputs", np.float32)
     kind = np.float32 if classes is None else None
-    y, test_y = _array(y, f"{name}: training labels", kind), _array(test[1], f"{name}: test labels", kind)
-    y, test_y = (a.astype(np.int64) if a.dtype in _UNSIGNED else a for a in (y, test_y))
-    return FederatedData(x, y, Ragged.of(clients), test_x, test_y, classes, private=private, name=name)
+    y, test_y = as_array(y, f"{name}: training labels", kind), as_array(test[1], f"{name}: test labels", kind)
+    rows = clients if isinstance(clients, Ragged) else Ragged.of(clients)
+    return FederatedData(x, y, rows, test_x, test_y, classes, private=private, name=name)
 
 
-def _array(values: Any, what: str, dtype: type | None = None) -> Array:
-    """Arrays, tensors and lists as an array; nothing else, since numpy would ask a Dataset for samples without end."""
+def warn_of_size(data: FederatedData) -> None:
+    """Warn of inputs that are far too large to train on: numbers as they were measured, or bytes.
+
+    A tenth of what some feature holds must be large. That is never so of standardised data, however
+    heavy their tails: at most 1 in 400 of their values lie 20 deviations out (Chebyshev).
+    """
+    few = min(SAMPLED, max(2, MOST_SAMPLED // math.prod(data.input_shape)))
+    x = data.inputs(data.x[:: -(-len(data.x) // few)]).float().numpy()
+    if np.quantile(np.abs(x), 0.9, axis=0).max() > LARGE:
+        warnings.warn(
+            f"{data.name}: inputs lie in [{x.min():.3g}, {x.max():.3g}], far from the size of about 1 that models and rates are "
+            "made for; standardise them, (x - mean) / deviation, or make bytes Images (fedmix.data.transforms)",
+            FedmixWarning,
+            stacklevel=3,
+        )
+
+
+def as_array(values: Any, what: str, dtype: type | None = None) -> Array:
+    """Arrays, tensors and lists as an array of this type, or of their own if torch calculates with it.
+
+    Nothing else is taken: numpy would ask a Dataset for samples without end, and make numbers of dates.
+    """
     if not (hasattr(values, "__array__") or isinstance(values, list | tuple)):
         raise BadInput(f"{what} are {described(values)}; give an array or a tensor (of a Dataset, stack the samples)")
     try:
-        array = np.asarray(values, dtype)
+        array = np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:
         reason = str(error).partition(". ")[0].rstrip(".")
         raise BadInput(f"{what} cannot be made an array of numbers ({reason})") from error
@@ -272,4 +351,16 @@ def _array(values: Any, what: str, dtype: type | None = None) -> Array:
         raise BadInput(f"{what} are a single number; give an array with one entry for each sample")
     if np.ma.is_masked(values):
         raise BadInput(f"{what} are masked in places, and what is masked would be used; clean the data first")
-    return array
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind not in "biuf":
+        held = "text" if kind in "SU" else array.dtype.name
+        raise BadInput(f"{what} cannot be made an array of numbers (they are {held}); turn them into integers or floats first")
+    if kind == "u" and size > 1:  # with which torch does not calculate
+        native: Any = np.int64 if not array.size or array.max() < 2**63 else np.float64
+    else:
+        native = array.dtype.newbyteorder("=") if size <= 8 else np.float64
+    try:
+        with np.errstate(over="raise"):
+            return array.astype(dtype or native, copy=False)
+    except FloatingPointError:
+        raise BadInput(f"{what} hold numbers beyond float32; scale the data first") from None

@@ -36,7 +36,7 @@ def femnist(
     A random `test_share` of each writer's images (at least one) is held out. `local_share` is the part
     that a client keeps of the others; `normalise` is "standard", or "unit" for ink in [0, 1].
     """
-    check_settings(least=least, local_share=local_share, test_share=test_share)
+    check_settings(**locals())
     transform = normaliser(normalise, MOMENTS, invert=True)
     files = parquet("flwrlabs/femnist", "default", "train", root, cache)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedmix.data.federated import FederatedData, Ragged
+from fedmix.data.federated import FederatedData, Ragged, as_array
 from fedmix.data.transforms import Plain, Transform
 from fedmix.errors import BadInput
 from fedmix.types import Array
@@ -25,4 +25,5 @@ def alone(
     >>> own.clients.sizes.tolist(), len(own.test_x)
     ([6], 6)
     """
+    x = as_array(x, f"{name}: training inputs")
     return FederatedData(x, y, Ragged.of([np.arange(len(x))]), x, y, classes, transform or Plain(), private=True, name=name)

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from fedmix.checks import flag, is_number, is_whole, number, shown, whole
 from fedmix.data.federated import Ragged
 from fedmix.errors import BadInput
 from fedmix.types import Array
@@ -29,17 +30,17 @@ def spread(
         return iid(len(labels), clients, rng)
     if how in ("classes", "random-classes"):
         return by_classes(labels, clients, classes_per_client, rng, balanced=how == "classes")
-    if how == "shards":
-        return shards(labels, clients, classes_per_client, rng)
-    raise BadInput(f"no partition {how!r}; use one of {', '.join(get_args(Partition))}")
+    return shards(labels, clients, classes_per_client, rng)
 
 
 def check_alpha(how: str, alpha: float | None) -> None:
-    """Refuse an `alpha` that is missing, that a partition does not use, or that is not positive."""
+    """Refuse an unknown partition, and an `alpha` that is missing, not used, or not positive."""
+    if not isinstance(how, str) or how not in get_args(Partition):
+        raise BadInput(f"no partition {shown(how)}; use one of {', '.join(get_args(Partition))}")
     if (alpha is None) == (how == "dirichlet"):
         problem = "needs `alpha`, such as 0.5" if alpha is None else "does not use `alpha`; leave it out"
         raise BadInput(f"partition {how!r} {problem}")
-    if alpha is not None and not 0 < alpha < np.inf:
+    if alpha is not None and not 0 < number("alpha", alpha) < np.inf:
         raise BadInput(f"alpha is {alpha}; a Dirichlet partition needs a positive number")
 
 
@@ -54,10 +55,12 @@ def by_classes(labels: Array, clients: int, per_client: int, rng: np.random.Gene
     >>> rows.sizes.tolist()
     [2, 2, 2]
     """
+    labels = _one_each(labels)
     _check_clients(len(labels), clients)
     classes, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    if not 1 <= per_client <= len(classes):
-        raise BadInput(f"{per_client} classes per client, but the data has {len(classes)}; use 1..{len(classes)}")
+    flag("balanced", balanced)
+    if not is_whole(per_client) or per_client > len(classes):
+        raise BadInput(f"{shown(per_client)} classes per client, but the data has {len(classes)}; use 1..{len(classes)}")
     if clients * per_client < len(classes):
         raise BadInput(
             f"{clients} clients with {per_client} classes each cannot hold all {len(classes)} classes; "
@@ -122,10 +125,12 @@ def shards(labels: Array, clients: int, per_client: int, rng: np.random.Generato
     >>> [labels[rows[client]].tolist() for client in range(3)]
     [[0, 0, 1, 1], [2, 2, 2, 2], [0, 0, 1, 1]]
     """
+    labels = _one_each(labels)
     _check_clients(len(labels), clients)
-    if not 1 <= per_client <= len(labels) // clients:
+    if not is_whole(per_client) or per_client > len(labels) // clients:
         raise BadInput(
-            f"{per_client} shards per client; {len(labels)} samples for {clients} clients allow 1..{len(labels) // clients}"
+            f"{shown(per_client)} shards per client; "
+            f"{len(labels)} samples for {clients} clients allow 1..{len(labels) // clients}"
         )
     order = rng.permutation(len(labels))
     cut = np.array_split(order[np.argsort(labels[order], kind="stable")], clients * per_client)
@@ -144,9 +149,10 @@ def dirichlet(labels: Array, clients: int, alpha: float, rng: np.random.Generato
     >>> dirichlet(np.array([0, 1] * 6), 3, 1e9, np.random.default_rng(0)).sizes.tolist()
     [4, 4, 4]
     """
+    labels = _one_each(labels)
     _check_clients(len(labels), clients)
     check_alpha("dirichlet", alpha)
-    if not 0 <= least * clients <= len(labels):
+    if whole("least", least, 0) * clients > len(labels):
         raise BadInput(f"{clients} clients cannot each have at least {least} of {len(labels)} samples; lower `least`")
     classes, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     for _ in range(TRIES):
@@ -200,8 +206,8 @@ def share(index: Ragged, fraction: float, rng: np.random.Generator) -> Ragged:
 
 def check_share(fraction: float) -> None:
     """Refuse a fraction that leaves nothing, or is more than all."""
-    if not 0 < fraction <= 1:
-        raise BadInput(f"a share of {fraction} of the local data; use a number above 0 and at most 1")
+    if not is_number(fraction) or not 0 < fraction <= 1:
+        raise BadInput(f"a share of {shown(fraction)} of the local data; use a number above 0 and at most 1")
 
 
 def subset(labels: Array, count: int, rng: np.random.Generator) -> Array:
@@ -211,8 +217,9 @@ def subset(labels: Array, count: int, rng: np.random.Generator) -> Array:
     >>> np.array([0, 0, 0, 0, 1, 1])[rows].tolist()
     [0, 0, 1]
     """
-    if not 1 <= count <= len(labels):
-        raise BadInput(f"cannot take {count} of {len(labels)} samples; use 1..{len(labels)}")
+    labels = _one_each(labels)
+    if not is_whole(count) or count > len(labels):
+        raise BadInput(f"cannot take {shown(count)} of {len(labels)} samples; use 1..{len(labels)}")
     _, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     quota, remainder = divmod(count * sizes, len(labels))
     order = rng.permutation(len(sizes))  # equal remainders in random order
@@ -222,9 +229,16 @@ def subset(labels: Array, count: int, rng: np.random.Generator) -> Array:
     return np.sort(np.concatenate(rows))
 
 
+def _one_each(labels: Array | Sequence[int]) -> Array:
+    found = np.asarray(labels)
+    if found.ndim != 1:
+        raise BadInput(f"labels have shape {found.shape}; give one label for each sample, (n,)")
+    return found
+
+
 def _check_clients(samples: int, clients: int) -> None:
-    if not 1 <= clients <= samples:
-        raise BadInput(f"{clients} clients for {samples} samples; use 1..{samples} clients")
+    if not is_whole(clients) or clients > whole("count", samples, 0):
+        raise BadInput(f"{shown(clients)} clients for {samples} samples; use 1..{samples} clients")
 
 
 def _check_shards(sizes: Array, shards: Array) -> None:

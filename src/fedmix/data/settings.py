@@ -1,24 +1,33 @@
 """Settings that are wrong whatever the samples are, refused before any are read. One means the same in every data set."""
 
+import os
 from typing import Any
 
+from fedmix.checks import flag, instance, number, whole
 from fedmix.data.partition import check_alpha, check_share
 from fedmix.errors import BadInput
 
-COUNTS = ("clients", "classes_per_client", "samples_per_client", "least", "cap")
+COUNTS = ("clients", "classes_per_client", "least")
+OPTIONAL = ("samples_per_client", "cap")
 
 
 def check_settings(**settings: Any) -> None:
-    """Refuse numbers out of range, and an alpha that the partition does not go with.
+    """Refuse what is no number or out of range, and an alpha that the partition does not go with.
 
     >>> check_settings(clients=0)
     Traceback (most recent call last):
-    fedmix.errors.BadInput: data.clients=0 must be at least 1
+    fedmix.errors.BadInput: data.clients=0 must be at least 1, and a whole number
     """
     for name, value in settings.items():
-        if name in COUNTS and value is not None and value < 1:
-            raise BadInput(f"data.{name}={value} must be at least 1")
-        if name in ("test_share", "train_share") and not 0 < value < 1:
+        if name in COUNTS or (name in OPTIONAL and value is not None):
+            whole(f"data.{name}", value)
+        if name == "seed":
+            whole(name, value, 0)
+        if name == "augment":
+            flag(f"data.{name}", value)
+        if name in ("root", "cache") and value is not None:
+            instance(name, value, (str, os.PathLike), "give the path of a folder")
+        if name in ("test_share", "train_share") and not 0 < number(f"data.{name}", value) < 1:
             raise BadInput(f"data.{name}={value} must lie between 0 and 1")
     check_share(settings.get("local_share", 1.0))
     if "partition" in settings:

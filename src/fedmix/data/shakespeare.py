@@ -38,7 +38,7 @@ def shakespeare(
     A role's windows (the first `cap` of them) stay in the order of its text: 79 between training and test are
     left out, so that no letter is an input on both sides, and of the others the first `train_share` train.
     """
-    check_settings(train_share=train_share)
+    check_settings(**locals())
     for setting, value in (("least", least), ("cap", cap)):
         if value is not None and value < GAP + 2:
             raise BadInput(f"shakespeare: {setting} is {value}; a role needs {GAP + 2} windows to be split")

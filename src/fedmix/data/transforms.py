@@ -3,14 +3,21 @@
 Both steps work on tensors of any leading shape, on any device, and draw nothing: crops and flips come from the plan.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedmix.checks import flag, number, whole
+from fedmix.errors import BadInput
 
+MOST_PAD = 127  # offsets of crops are bytes, up to twice as much
+
+
+@runtime_checkable
 class Transform(Protocol):
     """How stored samples become model inputs. `pad` is the crop's margin; 0 means no augmentation."""
 
@@ -30,6 +37,9 @@ class Plain:
     """Float arrays that the model takes as they are."""
 
     pad: int = 0
+
+    def __post_init__(self) -> None:
+        _check_pad(self)
 
     def units(self, raw: Tensor) -> Tensor:
         return raw.to(torch.float32)
@@ -54,6 +64,17 @@ class Images:
     pad: int = 0
     invert: bool = False
 
+    def __post_init__(self) -> None:
+        _check_pad(self)
+        flag("Images: invert", self.invert)
+        for name in ("mean", "std"):
+            moments = getattr(self, name)
+            if not isinstance(moments, tuple | list) or len(moments) != len(self.mean):
+                raise BadInput(f"Images: {name}={moments!r} is no tuple of one number for each channel, as many as `mean`")
+            for value in moments:
+                if not abs(number(f"Images: {name}", value)) < math.inf or (name == "std" and not value > 0):
+                    raise BadInput(f"Images: {name}={moments!r} must be finite, and a deviation positive")
+
     def units(self, raw: Tensor) -> Tensor:
         x = raw.movedim(-1, -3).to(torch.float32) / 255
         return 1 - x if self.invert else x
@@ -75,6 +96,10 @@ class OneHot:
     size: int
     pad: int = 0
 
+    def __post_init__(self) -> None:
+        whole("OneHot: size", self.size)
+        _check_pad(self)
+
     def units(self, raw: Tensor) -> Tensor:
         return one_hot(raw, self.size)
 
@@ -84,6 +109,12 @@ class OneHot:
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
         """Text of characters chosen at random."""
         return self.units(torch.from_numpy(rng.integers(0, self.size, shape[:-1])))
+
+
+def _check_pad(transform: Transform) -> None:
+    name = type(transform).__name__
+    if whole(f"{name}: pad", transform.pad, 0) > MOST_PAD:
+        raise BadInput(f"{name}: pad={transform.pad} is more than {MOST_PAD}; use a smaller margin")
 
 
 def one_hot(labels: Tensor, size: int) -> Tensor:

@@ -30,6 +30,7 @@ class Sequential:
 
     def _update(self, data: Resident, work: Work, position: int) -> Updates:
         client, plan = int(work.clients[position]), work.plans[position]
+        plan = plan.cut(int(plan.mask.sum(1).max()))  # padding comes last, and is not even gathered
         located = data.put(data.locate(plan, client, self.partners_of_all))
         params, velocity = work.params, rest(work.params, self.training)
         losses = []

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmix.batches import PlanOnDevice, Resident
+from fedmix.checks import flag, is_whole, shown
 from fedmix.engines.base import Work, diverged
 from fedmix.engines.program import WINDOW, Program
 from fedmix.errors import BadInput, Diverged, FedmixError
@@ -45,8 +46,9 @@ class Vectorised:
         compile: bool = False,
         precision: Precision = "float32",
     ) -> None:
-        if chunk is not None and chunk < 1:
-            raise BadInput(f"chunk={chunk}: at least one client must run at a time")
+        if chunk is not None and not is_whole(chunk):
+            raise BadInput(f"chunk={shown(chunk)}: at least one client must run at a time, and a whole number of them")
+        flag("compile", compile)
         weights = list(model.module.parameters())
         large = sum(w.numel() * w.element_size() for w in weights) > CPU_STACKS_BELOW
         self.chunk = 1 if chunk is None and large and weights[0].device.type == "cpu" else chunk

@@ -6,10 +6,11 @@ works the sensitivities out and says what is assumed.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedmix.checks import flag, instance, number, one_of, whole
 from fedmix.data.federated import FederatedData
 from fedmix.data.transforms import Images, OneHot, Plain
 from fedmix.errors import BadInput
@@ -69,10 +70,10 @@ def sensitivity(clip: float, group: int, *, level: Level = "sample", nonnegative
     >>> sensitivity(3.0, 10)
     0.6
     """
+    one_of("level", level, *get_args(Level))
+    flag("nonnegative", nonnegative)
     apart = (math.sqrt(2) if nonnegative else 2) * _positive("clip", clip)
-    if group < 1:
-        raise BadInput(f"a mean of {group} samples: give at least 1")
-    return apart if level == "client" else apart / group
+    return apart if level == "client" else apart / whole("group", group)
 
 
 def guarantee(
@@ -86,7 +87,8 @@ def guarantee(
     nonnegative: bool = False,
 ) -> Guarantee:
     """What `releases` releases with these settings guarantee where no mean has fewer than `group` samples."""
-    _check(delta, releases)
+    _check(how, group, releases, nonnegative)
+    check_promise(delta, neighbours, level)
     reason = why_none(how, neighbours, level)
     if not reason and neighbours == "add-remove" and group <= how.cutoff:
         reason = f"without one of its samples a client of {group} would send nothing (exchange.cutoff), which everyone sees"
@@ -108,7 +110,8 @@ def calibrated(
 
     Where labels have a bound of their own, half of μ² is spent on them.
     """
-    _check(delta, releases)
+    _check(how, group, releases, nonnegative)
+    check_promise(delta)
     _positive("epsilon", epsilon)
     if reason := why_none(replace(how, noise=1.0, label_noise=None if how.label_clip is None else 1.0)):
         raise BadInput(f"no noise gives a guarantee: {reason}")
@@ -160,15 +163,23 @@ def _moved(how: Exchange, group: int, level: Level, nonnegative: bool) -> list[f
     return [sensitivity(c, group, level=level, nonnegative=nonnegative) for c in (how.clip, how.label_clip) if c is not None]
 
 
-def _check(delta: float, releases: int) -> None:
-    if not 0 < delta < 1:
+def check_promise(delta: float, neighbours: Neighbours = "replace", level: Level = "sample") -> None:
+    """Refuse a δ and words that are none: another word would be taken for one that promises more."""
+    if not 0 < number("delta", delta) < 1:
         raise BadInput(f"delta={delta} must lie between 0 and 1, and be well below 1 over the number of samples")
-    if releases < 1:
-        raise BadInput(f"releases={releases}: give at least 1")
+    one_of("neighbours", neighbours, *get_args(Neighbours))
+    one_of("level", level, *get_args(Level))
+
+
+def _check(how: Exchange, group: int, releases: int, nonnegative: bool) -> None:
+    instance("how", how, Exchange, "give an Exchange, such as Exchange(clip=1.0, noise=1.0)")
+    whole("group", group)
+    whole("releases", releases)
+    flag("nonnegative", nonnegative)
 
 
 def _positive(name: str, value: float) -> float:
-    if not 0 < value < math.inf:
+    if not 0 < number(name, value) < math.inf:
         raise BadInput(f"{name}={value} must be positive and finite")
     return value
 

@@ -59,7 +59,7 @@ def build(releases: Releases, average: int, rng: np.random.Generator) -> Pool:
 
     Released means are averaged with equal weights, whatever the size of the client or of the group behind each.
     """
-    count = len(releases.owner)
+    average, count = int(average), len(releases.owner)  # small integers of numpy overflow
     if average > count:
         raise BadInput(f"exchange.average={average} is more than the {count} means that clients released; lower it")
     order = rng.permutation(count)

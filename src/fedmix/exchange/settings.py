@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from fedmix.checks import flag, is_number, number, one_of, shown, whole
 from fedmix.errors import BadInput
 from fedmix.types import Array
 
@@ -43,34 +44,30 @@ class Exchange:
     secure: Literal["secagg+"] | None = None
 
     def __post_init__(self) -> None:
-        if self.m != "all":
-            if not isinstance(self.m, int | np.integer | float) or not self.m > 0:
-                raise BadInput(f"exchange.m={self.m!r}: M_k must be at least 1, a fraction of n_k in (0, 1), or 'all'")
-            if isinstance(self.m, float) and self.m >= 1:
-                raise BadInput(
-                    f"exchange.m={self.m!r}: a fraction of n_k must be below 1; for a number of samples give an integer"
-                )
-        if not self.cutoff >= 1:  # NaN is no number of samples
-            raise BadInput(f"exchange.cutoff={self.cutoff} must be at least 1 (1 cuts nobody off)")
+        if not (isinstance(self.m, str) and self.m == "all"):
+            if not is_number(self.m) or not self.m > 0:
+                raise BadInput(f"exchange.m={shown(self.m)}: M_k must be at least 1, a fraction of n_k in (0, 1), or 'all'")
+            if isinstance(self.m, float | np.floating) and self.m >= 1:
+                raise BadInput(f"exchange.m={self.m}: a fraction of n_k must be below 1; for a number of samples give an integer")
+        for name in ("cutoff", "average"):  # 1 cuts nobody off, and leaves the entries as they came
+            whole(f"exchange.{name}", getattr(self, name))
         for name in ("noise", "label_noise"):
             deviation = getattr(self, name)
-            if deviation is not None and not 0 <= deviation <= MOST_NOISE:
+            if (deviation is not None or name == "noise") and not 0 <= number(f"exchange.{name}", deviation) <= MOST_NOISE:
                 raise BadInput(f"exchange.{name}={deviation} is a deviation and must lie between 0 and {MOST_NOISE:g}")
         for name in ("clip", "label_clip"):
             bound = getattr(self, name)
-            if bound is not None and not 0 < bound < math.inf:
+            if bound is not None and not 0 < number(f"exchange.{name}", bound) < math.inf:
                 raise BadInput(f"exchange.{name}={bound} is a bound on a norm and must be positive and finite")
         if (self.label_clip is None) != (self.label_noise is None) or (self.label_clip is not None and self.clip is None):
             raise BadInput(
                 "exchange.label_clip and exchange.label_noise go together and with exchange.clip; give all three, or clip alone"
             )
-        if not self.average >= 1:
-            raise BadInput(f"exchange.average={self.average} must be at least 1 (1 leaves the entries as they came)")
-        if not 0 <= self.wait <= 1:
+        if not 0 <= number("exchange.wait", self.wait) <= 1:
             raise BadInput(f"exchange.wait={self.wait} is a share of clients and must lie in [0, 1]")
-        for name, allowed in (("split", ("random", "class")), ("source", ("pool", "own", "noise"))):
-            if getattr(self, name) not in allowed:
-                raise BadInput(f"exchange.{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}")
+        one_of("exchange.split", self.split, "random", "class")
+        one_of("exchange.source", self.source, "pool", "own", "noise")
+        flag("exchange.exclude_own", self.exclude_own)
         if self.source == "own" and self.exclude_own:
             raise BadInput("exchange.source='own' uses a client's own means; it cannot go with exclude_own")
         if self.secure is not None:
@@ -78,7 +75,7 @@ class Exchange:
 
     def _check_secure(self) -> None:
         rules = (
-            (self.secure == "secagg+", f"secure={self.secure!r} is unknown; leave it out or use 'secagg+'"),
+            (str(self.secure) == "secagg+", f"secure={shown(self.secure)} is unknown; leave it out or use 'secagg+'"),
             (1 < self.average <= MOST_SUMMED, f"secure needs average between 2 and {MOST_SUMMED}: that many clients are summed"),
             (self.m == "all", "secure needs m='all': each client adds one mean to a sum"),
             (self.clip is not None, "secure needs clip: values are summed as whole numbers, whose range has to be known"),
@@ -122,9 +119,9 @@ class Exchange:
         """M_k for clients with these numbers of samples, whether or not they have that many."""
         if self.m == "all":
             return samples
-        if isinstance(self.m, float):
+        if isinstance(self.m, float | np.floating):
             return np.maximum(1, (self.m * samples + 1e-9).astype(np.int64))  # 0.29 * 100 is 28.999…
-        return np.full_like(samples, self.m)
+        return np.full_like(samples, min(self.m, 2**62))  # which nobody has either
 
     def smallest_group(self, samples: Array) -> int:
         """How many samples the smallest mean holds that clients with these numbers of samples release; 0 if none does."""

@@ -30,7 +30,7 @@ def stored() -> torch.dtype:
 def called(name: str) -> Precision:
     """The arithmetic of that name."""
     for known in get_args(Precision):
-        if name == known:
+        if isinstance(name, str) and name == known:
             return known
     raise BadInput(f"precision {name!r} is unknown; choose one of {', '.join(get_args(Precision))}")
 

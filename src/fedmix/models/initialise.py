@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import nn
 
-from fedmix.errors import BadInput
+from fedmix.errors import BadInput, described
 from fedmix.rng import stream
 
 Initialisation: TypeAlias = Literal["he", "he-conv", "torch"]
@@ -22,6 +22,8 @@ def initialised(build: Callable[[], nn.Module], seed: int, how: Initialisation =
     """
     if how not in get_args(Initialisation):
         raise BadInput(f"initialisation {how!r} is unknown; choose one of {', '.join(get_args(Initialisation))}")
+    if not callable(build):
+        raise BadInput(f"`build` is {described(build)}; give a function that makes the module, such as its class")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, "initialise").integers(2**62)))
         module = build()

@@ -1,5 +1,6 @@
 """What an objective is: a pure function of (model, params, anchor, batch), and what it asks of the plan."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -7,6 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedmix.checks import instance, number, one_of, whole
 from fedmix.errors import BadInput
 from fedmix.models.functional import Model
 from fedmix.types import Batch, Params
@@ -28,9 +30,12 @@ class Needs:
 
     def __post_init__(self) -> None:
         if self.means is not None:
-            one_of("Needs", "means", self.means, "batch", "sample")
+            one_of("Needs: means", self.means, "batch", "sample")
         if self.partner is not None:
-            one_of("Needs", "partner", self.partner, "local", "global")
+            one_of("Needs: partner", self.partner, "local", "global")
+        if self.alpha is not None:
+            beta("Needs", self.alpha)
+        whole("Needs: layer", self.layer, 0)
 
     @property
     def mixes(self) -> bool:
@@ -86,6 +91,8 @@ class Sum(Objective):
     second: Objective
 
     def __post_init__(self) -> None:
+        for name, term in vars(self).items():
+            instance(name, term, Objective, "add Objectives, such as FedMix(lam=0.1) + Proximal(mu=0.1)")
         if len(self.first.phases()) > 1 and len(self.second.phases()) > 1:
             raise BadInput("two objectives of several phases each cannot be added; use one Hidden(...)")
         _ = self.needs
@@ -121,14 +128,14 @@ def batch_mean(per_sample: Tensor, mask: Tensor) -> Tensor:
 
 def ratio(who: str, lam: float) -> None:
     """Refuse a mixing ratio that is none."""
-    if not 0 <= lam <= 1:
+    if not 0 <= number(f"{who}: lam", lam) <= 1:
         raise BadInput(f"{who}: lam={lam} is outside [0, 1]; small values such as 0.05 to 0.2 are usual")
 
 
-def one_of(who: str, field: str, value: str, *allowed: str) -> None:
-    """Refuse a word that is not among those allowed."""
-    if value not in allowed:
-        raise BadInput(f"{who}: {field}={value!r} is unknown; choose one of {', '.join(allowed)}")
+def beta(who: str, alpha: float) -> None:
+    """Refuse what is no parameter of a Beta distribution."""
+    if not 0 < number(f"{who}: alpha", alpha) < math.inf:
+        raise BadInput(f"{who}: alpha={alpha} must be positive; 1 draws λ uniformly")
 
 
 def received(batch: Batch) -> tuple[Tensor, Tensor]:

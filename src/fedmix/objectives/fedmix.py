@@ -6,9 +6,10 @@ from typing import Literal
 from torch import Tensor
 from torch.func import jvp
 
+from fedmix.checks import number, one_of
 from fedmix.errors import BadInput
 from fedmix.models.functional import Model
-from fedmix.objectives.base import MeansPer, Needs, Objective, batch_mean, one_of, ratio, received
+from fedmix.objectives.base import MeansPer, Needs, Objective, batch_mean, ratio, received
 from fedmix.types import Batch, Params
 
 
@@ -30,10 +31,10 @@ class FedMix(Objective):
 
     def __post_init__(self) -> None:
         ratio("FedMix", self.lam)
-        one_of("FedMix", "scale", self.scale, "proposition", "algorithm")
-        one_of("FedMix", "expand", self.expand, "loss", "logits")
-        one_of("FedMix", "per", self.per, "batch", "sample")
-        if not 0 <= self.third < float("inf"):
+        one_of("FedMix: scale", self.scale, "proposition", "algorithm")
+        one_of("FedMix: expand", self.expand, "loss", "logits")
+        one_of("FedMix: per", self.per, "batch", "sample")
+        if not 0 <= number("FedMix: third", self.third) < float("inf"):
             raise BadInput(f"FedMix: third={self.third} multiplies ℓ3; it must be 0 or more")
         if self.scale == "algorithm" and self.expand == "logits":
             raise BadInput("FedMix: scale='algorithm' speaks of the loss expansion; with expand='logits' leave scale out")

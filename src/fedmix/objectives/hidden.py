@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from fedmix.checks import instance, is_whole, shown
 from fedmix.errors import BadInput
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Needs, Objective, Phase
@@ -23,8 +24,9 @@ class Hidden(Objective):
     layer: int
 
     def __post_init__(self) -> None:
-        if self.layer < 1:
-            raise BadInput(f"Hidden: layer={self.layer}; hidden states exist after layer 1 or later")
+        instance("objective", self.objective, Objective, "give Hidden an Objective, such as FedMix(lam=0.1)")
+        if not is_whole(self.layer):
+            raise BadInput(f"Hidden: layer={shown(self.layer)}; hidden states exist after layer 1 or later, a whole number")
         if len(self.objective.phases()) > 1:
             raise BadInput("Hidden: its objective must be a single step; do not nest Hidden in Hidden")
 

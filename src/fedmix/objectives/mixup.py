@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedmix.errors import BadInput
 from fedmix.models.functional import Model
-from fedmix.objectives.base import Needs, Objective, batch_mean, ratio
+from fedmix.objectives.base import Needs, Objective, batch_mean, beta, ratio
 from fedmix.types import Batch, Params
 
 
@@ -27,8 +27,8 @@ class _RawMix(Objective):
         if (self.alpha is None) == (self.lam is None):
             both = "; objective.alpha=none (alpha=None in Python) takes the drawn one away" if self.lam is not None else ""
             raise BadInput(f"{name}: give either alpha (λ drawn from Beta(alpha, alpha) per batch) or a fixed lam{both}")
-        if self.alpha is not None and not self.alpha > 0:
-            raise BadInput(f"{name}: alpha={self.alpha} must be positive; 1 draws λ uniformly")
+        if self.alpha is not None:
+            beta(name, self.alpha)
         if self.lam is not None:
             ratio(name, self.lam)
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedmix.checks import one_of
 from fedmix.models.functional import Model
-from fedmix.objectives.base import MeansPer, Needs, Objective, one_of, ratio, received
+from fedmix.objectives.base import MeansPer, Needs, Objective, ratio, received
 from fedmix.objectives.mixup import mixed_loss
 from fedmix.types import Batch, Params
 
@@ -19,7 +20,7 @@ class NaiveMix(Objective):
 
     def __post_init__(self) -> None:
         ratio("NaiveMix", self.lam)
-        one_of("NaiveMix", "per", self.per, "batch", "sample")
+        one_of("NaiveMix: per", self.per, "batch", "sample")
 
     @property
     def needs(self) -> Needs:

@@ -1,10 +1,12 @@
 """FedProx's proximal term (Li et al. 2020), to be added to any objective."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedmix.checks import number
 from fedmix.errors import BadInput
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
@@ -23,8 +25,9 @@ class Proximal(Objective):
     mu: float
 
     def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise BadInput(f"Proximal: mu={self.mu} is negative; use 0 or more")
+        if not 0 <= number("Proximal: mu", self.mu) < math.inf:
+            wrong = "negative" if self.mu < 0 else "no finite number"
+            raise BadInput(f"Proximal: mu={self.mu} is {wrong}; use 0 or more")
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
         moved = [(params[name] - anchor[name]).square().sum() for name in params]

@@ -108,7 +108,7 @@ def test_a_late_client_changed_data_and_a_policy_that_refuses(tmp_path: Path, li
     federation.run(min_clients=3)
     federation.wait_until(lambda: len(federation.rounds()) == 1)
     assert (federation.rounds()[0]["replied"], federation.rounds()[0]["pool_version"]) == (3, 1)
-    assert "client 2 refuses: the policy of client 2 lets no means out" in federation.said()
+    assert "client 2 refuses: its policy lets no means out" in federation.said()
     federation.node(3)
     federation.wait_until(lambda: "version 2 of the pool" in federation.said())
     with np.load(federation.data / "client-0.npz") as old:

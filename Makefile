@@ -17,7 +17,7 @@ federation: $(VENV)/.ready
 
 test: lint types check
 
-# Killed nodes and servers, cut links, many nodes: half an hour.
+# Faults one at a time, cut links, many nodes: half an hour. `check` has a short part of it, tests/flower/test_trouble.py.
 federation-test: $(VENV)/.ready
 	$(BIN)/pytest -m federation tests/flower
 

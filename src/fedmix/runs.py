@@ -226,6 +226,9 @@ class RunFolder:
                 write_whole(self.folder / about["means"], save(released))
                 self._means = about["means"]
         write_whole(self.folder / "checkpoint.safetensors", save(state, about))
+        self._drop_old_means()
+
+    def _drop_old_means(self) -> None:
         for old in self.folder.glob("means-*.safetensors"):
             if old.name != self._means:
                 old.unlink()
@@ -248,6 +251,7 @@ class RunFolder:
         return [(line["round"], line["accuracy"]) for line in self._lines() if line.get("accuracy") is not None]
 
     def _finish(self, federation: Rounds) -> dict[str, Any]:
+        self._drop_old_means()  # left by a process that was killed after its last checkpoint
         if federation.data.test_clients is not None:
             write_whole(self.folder / "clients.json", _clients(federation, federation.evaluate_clients().scores.tolist()))
         summary = summarise(self._lines(), self.experiment) | privacy(federation)

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -234,3 +235,46 @@ def test_workers_die_with_their_parent_and_leave_no_memory(tmp_path: Path) -> No
         time.sleep(0.05)
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     assert set(SHARED_MEMORY.glob("torch_*")) <= before
+
+
+IMPORTING = """
+import os, sys, time
+from pathlib import Path
+if __name__ == "__mp_main__":
+    Path(sys.argv[1], str(os.getpid())).touch()
+    time.sleep(60)  # as long as imports may take
+from fedmix import Federation, Supervised, Training, data, models
+if __name__ == "__main__":
+    federation = Federation(models.digits_cnn(), data.digits(clients=5), Supervised(), Training(2, epochs=1), processes=2)
+    next(federation.run(1))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no signal comes when a parent is gone")
+def test_workers_that_still_import_die_with_their_parent(tmp_path: Path) -> None:
+    script, workers = tmp_path / "script.py", tmp_path / "workers"
+    script.write_text(IMPORTING)
+    workers.mkdir()
+    with subprocess.Popen([sys.executable, script, workers], stderr=subprocess.DEVNULL) as parent:
+        end = time.monotonic() + 120
+        while len(list(workers.iterdir())) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        parent.kill()
+    pids = [int(path.name) for path in workers.iterdir()]
+    assert len(pids) == 2
+    end = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no signal comes when a parent is gone")
+def test_workers_outlive_the_thread_that_started_them() -> None:
+    """For Linux, the parent of a process is a thread."""
+    federation = built(FedMix(0.1), processes=2)
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: next(federation.run(federation.round + 1)))
+        thread.start()
+        thread.join()
+        time.sleep(0.2)
+    assert federation.round == 2

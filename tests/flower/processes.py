@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,14 @@ class Federated:
         self.experiment = Experiment.load(self.app / "experiment.toml").with_settings(settings)
         (self.app / "experiment.toml").write_text(self.experiment.toml())
 
+    def wrap(self, part: str, module: ModuleType, name: str) -> None:
+        """Put a part of the app into a call of a function, which goes along with the app in its module."""
+        app, file = self.app / "app.py", Path(str(module.__file__))
+        before, there, after = app.read_text().rpartition(part)
+        assert there
+        shutil.copy(file, self.app)
+        app.write_text(f"{before}__import__('{file.stem}').{name}({part}){after}")
+
     @property
     def run_folder(self) -> Path:
         return folder_of(Task.of(self.experiment), self.folder / "runs")
@@ -60,7 +69,8 @@ class Federated:
         deadline = time.monotonic() + PATIENCE
         while not what():
             assert time.monotonic() < deadline, f"waited in vain; the logs are in {self.link.folder}"
-            assert self.link.processes["run"].poll() is None, f"the run ended early; the logs are in {self.link.folder}"
+            run = self.link.processes.get("run")
+            assert run is None or run.poll() is None, f"the run ended early; the logs are in {self.link.folder}"
             time.sleep(0.2)
 
     def said(self) -> str:
@@ -94,10 +104,11 @@ def largest_difference(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Te
 
 
 class Wire:
-    """Passes everything between nodes and a SuperLink, as slowly as asked for, and counts the bytes."""
+    """Passes everything between nodes and a SuperLink, as slowly as asked for, counts the bytes, and keeps those that go up."""
 
     def __init__(self, port: int, host: str = "127.0.0.1", delay: float = 0.0) -> None:
         self.target, self.delay, self.up, self.down, self.cut = port, delay, 0, 0, False
+        self.heard: list[bytes] = []
         self.listener = socket.create_server((host, 0), backlog=256)
         self.address = f"{host}:{self.listener.getsockname()[1]}"
         self.open: set[socket.socket] = set()
@@ -129,6 +140,8 @@ class Wire:
                     break
                 time.sleep(self.delay)
                 setattr(self, way, getattr(self, way) + len(chunk))
+                if way == "up":
+                    self.heard.append(chunk)
                 sink.sendall(chunk)
         _hang_up(sink)
         self.open.discard(source)

@@ -1,4 +1,4 @@
-"""What goes wrong in real federations, with real processes; some minutes each: make federation-test."""
+"""What goes wrong in real federations, one thing at a time; some minutes each: make federation-test."""
 
 import shutil
 import subprocess
@@ -64,11 +64,7 @@ def test_a_killed_server_goes_on_from_its_checkpoint_with_its_pool(tmp_path: Pat
 def test_nodes_that_lie_are_rejected_and_the_model_is_untouched(tmp_path: Path, link: Link) -> None:
     """Two of four nodes lie about their means, and in every round in another way about their update."""
     federation = Federated(tmp_path, link, rounds=4)
-    shutil.copy(lies.__file__, federation.app)
-    app = federation.app / "app.py"
-    honest = "client = client_app(task)"
-    assert honest in app.read_text()
-    app.write_text(app.read_text().replace(honest, "from lies import Lying\n\nclient = Lying(client_app(task))"))
+    federation.wrap("client_app(task)", lies, "Lying")
     federation.node(0)
     federation.node(1)
     federation.node(2, lies="one more, nan, shape, missing, huge")
@@ -108,7 +104,7 @@ def test_a_late_client_changed_data_and_a_policy_that_refuses(tmp_path: Path, li
     federation.run(min_clients=3)
     federation.wait_until(lambda: len(federation.rounds()) == 1)
     assert (federation.rounds()[0]["replied"], federation.rounds()[0]["pool_version"]) == (3, 1)
-    assert "client 2 refuses: the policy of client 2 lets no means out" in federation.said()
+    assert "client 2 refuses: its policy lets no means out" in federation.said()
     federation.node(3)
     federation.wait_until(lambda: "version 2 of the pool" in federation.said())
     with np.load(federation.data / "client-0.npz") as old:

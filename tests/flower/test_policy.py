@@ -66,7 +66,7 @@ def test_a_client_that_refuses_by_policy_still_trains(tmp_path: Path, caplog: py
     nodes.add(3, policy=str(policy))
     with caplog.at_level(logging.WARNING, "fedmix.flower"):
         *_, last = real.run(2)
-    assert "client 3 refuses: the policy of client 3 lets no means out" in caplog.text
+    assert "client 3 refuses: its policy lets no means out" in caplog.text
     assert owners(real) == [*(n // 4 for n in SIZES[:3]), 0]
     assert (last.notes["asked"], last.notes["replied"], last.notes["rejected"]) == (4, 4, 0)
     assert len(nodes.of_kind("query.means", 3)) == 1

@@ -148,9 +148,15 @@ def test_means_are_counted_when_they_arrive_good_or_not_and_may_not_be_huge(capl
     assert real.exchange.sent.tolist() == [1, 1, 1, 1]
 
 
-def test_a_refusal_is_one_printable_line() -> None:
-    reason = wire.refused(wire.refusal("a\nb\x1b[31m" + "c" * 1000))
-    assert reason is not None
-    assert reason.startswith("a b [31mc")
-    assert len(reason) == wire.LONGEST_REASON
+@pytest.mark.parametrize("said", ["a\nb\x1b[31m" + "c" * 1000, 7, ["policy"], b"policy", ""])
+def test_a_refusal_is_in_words_of_the_servers_own(said: Any) -> None:
+    content = RecordDict({"about": ConfigRecord({"refused": said, "step": "\x1b[31m"})})
+    assert wire.refused(content) == "for no reason that is known here"
+
+
+def test_a_refusal_tells_what_the_server_needs() -> None:
+    assert wire.refused(wire.refusal("withheld")) == "its policy lets no means out"
+    assert wire.refused(wire.refusal("step", step=7)) == "its local update failed at step 7; its own log says why"
+    content = RecordDict({"about": ConfigRecord({"refused": "step", "step": "\x1b[31m"})})
+    assert wire.refused(content) == "its local update failed at step unknown; its own log says why"
     assert wire.refused(RecordDict({"about": ConfigRecord({"exchange": json.dumps({})})})) is None

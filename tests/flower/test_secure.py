@@ -16,7 +16,7 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 from fedmix import BadInput, Exchange, Experiment
 from fedmix.errors import FedmixError
 from fedmix.exchange import Means
-from fedmix.flower import client_app, secure
+from fedmix.flower import client_app, secure, wire
 from fedmix.flower.rounds import Remote
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import CLASSES, EVERYONE, SIZES, light, remote, samples, simulated, task
@@ -243,7 +243,7 @@ def test_a_client_keeps_to_its_own_settings(content: RecordDict, reason: str) ->
     experiment = light(exchange=HOW)
     nodes, context = Nodes(client_app(task(experiment)), []), Context(1, 1, {"partition-id": 0}, RecordDict(), {})
     reply = nodes.app(Message(content, dst_node_id=1, message_type="train"), context)
-    assert reason in str(reply.content["about"]["refused"])
+    assert reason in str(wire.refused(reply.content))
 
 
 @pytest.mark.parametrize("kind", ["query.join", "query.means", "train.default"])
@@ -253,7 +253,7 @@ def test_a_step_in_a_message_of_another_kind_is_refused(kind: str) -> None:
     [(node, context)] = nodes.contexts.items()
     for content in (asked(Stage.SETUP, **secure.agreed(Exchange(**HOW), 2)), *map(asked, [*Stage.all()[1:], "x"])):
         reply = nodes.app(Message(content, dst_node_id=node, message_type=kind), context)
-        assert "message of another kind" in str(reply.content["about"]["refused"])
+        assert "message of another kind" in str(wire.refused(reply.content))
         assert not reply.content.array_records
 
 
@@ -263,7 +263,7 @@ def test_a_mean_is_made_in_the_one_step_that_masks_it(monkeypatch: pytest.Monkey
     nodes = Nodes(client_app(task(light(exchange=HOW))), [0])
     [(node, context)] = nodes.contexts.items()
     reply = nodes.app(Message(asked(Stage.SHARE_KEYS), dst_node_id=node, message_type="train"), context)
-    assert "outside a sum" in str(reply.content["about"]["refused"])
+    assert "outside a sum" in str(wire.refused(reply.content))
 
 
 @pytest.mark.parametrize("name", [Key.SOURCE_LIST, Key.ACTIVE_NODE_ID_LIST])
@@ -278,7 +278,7 @@ def test_no_client_is_in_a_sum_twice(name: str) -> None:
         if isinstance(record, ConfigRecord) and isinstance(listed := record.get(name), list):
             record[name] = [listed[0], *listed[:-1]]
         reply = deliver(message, context)
-        refused.extend(str(about["refused"]) for about in [reply.content.get("about")] if about and "refused" in about)
+        refused.extend(said for said in [wire.refused(reply.content)] if said)
         return reply
 
     nodes.app = app  # type: ignore[assignment]
@@ -296,7 +296,7 @@ def test_a_client_adds_its_mean_once_and_never_sends_it_alone() -> None:
     ):
         for node, context in nodes.contexts.items():
             reply = nodes.app(Message(content, dst_node_id=node, message_type=kind), context)
-            assert reason in str(reply.content["about"]["refused"])
+            assert reason in str(wire.refused(reply.content))
 
 
 def test_sums_go_on_after_a_checkpoint_without_being_asked_for_again() -> None:

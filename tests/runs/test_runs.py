@@ -52,6 +52,35 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from unittest import mock
+from fedmix.runs import Run
+
+unlink = Path.unlink
+
+def killed(path, **how):
+    if path.name == "means-3.safetensors":
+        os.kill(os.getpid(), signal.SIGKILL)
+    unlink(path, **how)
+
+with mock.patch.object(Path, "unlink", killed):
+    Run.open(Path(sys.argv[1])).execute()  # whose only checkpoint is that of the last round
+"""
+
+
+def test_killed_before_the_last_rounds_old_means_are_removed_it_removes_them_later(tmp_path: Path) -> None:
+    """Means of hidden states have a new version in every round."""
+    folder = tmp_path / "run"
+    interrupted_at(folder, tiny(**{"objective.layer": 1}), 3)
+    killed = subprocess.run([sys.executable, "-c", KILLED, folder], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert {p.name for p in folder.glob("means-*")} == {"means-3.safetensors", "means-4.safetensors"}
+    Run.open(folder).execute()
+    assert {p.name for p in folder.glob("means-*")} == {"means-4.safetensors"}
+
+
 def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path) -> None:
     """At least ten kills, some inside a write; then metrics and weights equal those of a run that was never stopped."""
     threads = torch.get_num_threads()

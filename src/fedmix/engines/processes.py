@@ -4,6 +4,7 @@ Every worker has an engine of its own and trains its share of the clients. All t
 data, the round's weights, the pool of means, and the weights that come back. Only draws and losses are sent.
 """
 
+import ctypes
 import math
 import multiprocessing
 import os
@@ -41,6 +42,7 @@ OR_ALONE = "or set engine.processes=1"
 SECONDS = 5.0  # for a process to be gone
 DESCRIPTORS = 10  # of open files: four for a worker, and one more for each piece of shared memory until it has it
 OTHER_DESCRIPTORS = 20  # to start workers, and to write files meanwhile
+PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 ALIGNED = 64  # bytes: a line of a CPU's cache
 Kinds = dict[str, tuple[torch.Size, torch.dtype]]
 
@@ -120,6 +122,17 @@ def divided(steps: Sequence[int], count: int) -> list[list[int]]:
     return [sorted(share) for share in shares]
 
 
+class _Name(str):
+    """The name of a worker, and the first that it reads of its parent, before anything is imported: Linux is to kill it with
+    its parent, which may be gone already. Its own watch begins after the imports.
+    """
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        tie = f"__import__('ctypes').CDLL(None).prctl({PR_SET_PDEATHSIG}, {signal.SIGKILL:d})"
+        check = f"__import__('os').getppid() == {os.getpid()} or __import__('os')._exit(1)"
+        return eval, (f"({tie}, {check}, {str(self)!r})[2]",)  # of builtins alone: it cannot find our modules yet
+
+
 class _Worker:
     """The parent's view of a worker: its process, the pipe to it, what it has been told, and the room for its weights."""
 
@@ -127,7 +140,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")  # a fork would inherit locks that nobody opens again
         self.pipe, theirs = context.Pipe()
         # What is large goes through our pipe: start() would wait for ever to hand it to a process that ended at once.
-        self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name="fedmix worker")
+        name = (_Name if sys.platform == "linux" else str)("fedmix worker")
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name=name)
         with _deaf_to_ctrl_c():
             self.process.start()
         theirs.close()
@@ -261,6 +275,8 @@ def _serve(parent: Connection) -> None:
     signal.signal(signal.SIGTERM, _leave)
     torch.set_num_threads(1)
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    if sys.platform == "linux":  # to which a parent is a thread, which may end before its process does
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
     engine: Engine | None = None
     held: dict[str, Any] = {}
     while True:

@@ -3,7 +3,8 @@
 import json
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from fedmix.exchange import Exchange, Means, release
 from fedmix.exchange.pool import to_shares
 from fedmix.federation import device_named
 from fedmix.flower import secure, wire
-from fedmix.flower.policy import Policy
+from fedmix.flower.policy import Policy, Withheld
 from fedmix.flower.task import Task
+from fedmix.flower.wire import Refused, Rejected
 from fedmix.kernels.precision import arithmetic
 from fedmix.models.functional import Model
 from fedmix.plan import draw_plan
@@ -47,15 +49,9 @@ def client_app(task: Task) -> ClientApp:
                 party = Party.of(task, context)
                 asked = message.content
                 content = add_mean(party, message, context) if secure.asks(asked) else act(party, asked, context)
-            except ClientFailure as failure:  # whose sentence describes samples
-                log.error("%s", failure)
-                content = wire.refusal(f"its local update failed at step {failure.step}; its own log says why")
-            except FedmixError as error:
-                log.error("%s", error)
-                content = wire.refusal(str(error))
-            except Exception as error:  # whatever a load function or a module of the user's raises; it may quote data
-                log.exception("the client's app failed")
-                content = wire.refusal(f"its app failed ({type(error).__name__}); its own log says why")
+            except Exception as error:  # what it says, and what it is called, may be data: it stays here
+                _note(error)
+                content = _refusal(error)
             return Message(content, reply_to=message)
 
         return handle
@@ -64,6 +60,33 @@ def client_app(task: Task) -> ClientApp:
     app.query("means")(answer(send_means))
     app.train()(answer(train))
     return app
+
+
+def _note(error: Exception) -> None:
+    """Write to the node's own log what happened."""
+    if isinstance(error, FedmixError):
+        log.error("%s", error)
+    else:  # whatever a load function or a module of the user's raises
+        log.error("the client's app failed", exc_info=error)
+
+
+def _refusal(error: Exception) -> RecordDict:
+    """What the server is told of it."""
+    if isinstance(error, ClientFailure):
+        return wire.refusal("step", step=error.step)
+    if isinstance(error, Refused):
+        return wire.refusal(error.reason)
+    return wire.refusal("withheld" if isinstance(error, Withheld) else "message" if isinstance(error, Rejected) else "failed")
+
+
+@contextmanager
+def _refusing(reason: str) -> Iterator[None]:
+    """Have what goes wrong meanwhile told as this."""
+    try:
+        yield
+    except Exception as error:
+        _note(error)
+        raise Refused(reason) from error
 
 
 @dataclass(frozen=True)
@@ -82,11 +105,13 @@ class Party:
         config = context.node_config
         client = config.get("partition-id")
         if type(client) is not int:
-            raise BadInput(f"the node's partition-id is {client!r}; give it its client's number: --node-config 'partition-id=0'")
-        policy = Policy.load(Path(str(config["policy"]))) if "policy" in config else Policy()
-        data = task.load(client, {**context.run_config, **config})
-        if len(data.clients) != 1:
-            raise BadInput(f"the load function gave client {client} the data of {len(data.clients)}; use fedmix.data.alone")
+            raise Refused("number")
+        with _refusing("policy"):
+            policy = Policy.load(Path(str(config["policy"]))) if "policy" in config else Policy()
+        with _refusing("data"):
+            data = task.load(client, {**context.run_config, **config})
+            if len(data.clients) != 1:
+                raise BadInput(f"the load function gave client {client} the data of {len(data.clients)}; use fedmix.data.alone")
         device = device_named(str(config.get("device", "cpu")))
         return Party(task, client, data, task.model(data).to(device), device, policy)
 
@@ -96,12 +121,12 @@ class Party:
 
     @property
     def presence(self) -> wire.Presence:
-        return wire.Presence(self.client, self.samples, digest(self.data))
+        return wire.Presence(self.client, self.samples, self._digest())
 
-
-def digest(data: FederatedData) -> int:
-    """63 bits that change when the samples do."""
-    return int.from_bytes(federated.digest(data.x, data.y)[:8], "big") >> 1 | 1
+    def _digest(self) -> int:
+        """63 bits that change when the samples do. The same samples give others elsewhere: nobody sees that they are the same."""
+        where = np.frombuffer(f"{self.task.experiment.identity} {self.client}".encode(), np.uint8)
+        return int.from_bytes(federated.digest(where, self.data.x, self.data.y)[:8], "big") >> 1 | 1
 
 
 def join(party: Party, asked: RecordDict, context: Context) -> RecordDict:  # noqa: ARG001 - as every answer
@@ -117,9 +142,9 @@ def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
     """
     agreed = party.task.exchange
     if agreed is None:
-        raise BadInput("this objective uses no means, so none are let out")
+        raise Refused("no means")
     if agreed.secure:
-        raise BadInput("means are let out in sums only, for exchange.secure is set")
+        raise Refused("sums only")
     how = party.policy.applied(agreed, party.client, party.samples)
     presence = party.presence
     if party.task.objective.needs.layer:
@@ -133,7 +158,7 @@ def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
             means = means._replace(y=to_shares(means.y))  # the server expects shares, since it asked for no clipping
         m = how.group_size(party.client, party.samples) if means else 0
         context.state[answer] = wire.pack(means._asdict() if means else {})
-        context.state[about] = presence.content(m=m, noise=float(how.noise))
+        context.state[about] = presence.content(m=m, noise=float(agreed.noise))  # what the policy adds is its own affair
     return RecordDict({"about": context.state[about], "means": context.state[answer]})
 
 
@@ -141,10 +166,10 @@ def add_mean(party: Party, message: Message, context: Context) -> RecordDict:
     """Take a step towards a sum over clients, to which this one adds its mean, hidden from everybody."""
     agreed = party.task.exchange
     if agreed is None or not agreed.secure:
-        raise BadInput("a sum was asked for, and exchange.secure is not set")
+        raise Refused("no sums")
     how = party.policy.applied(agreed, party.client, party.samples)
     if party.samples < how.cutoff:
-        raise BadInput("it is below the cut-off and adds nothing to a sum")
+        raise Refused("cut-off")
 
     def mean() -> list[Any]:
         means = _release(party, how, party.data.units)
@@ -168,7 +193,7 @@ def _new_round(party: Party, asked: RecordDict, context: Context) -> int:
     last = before["round"] if isinstance(before, ConfigRecord) else -1
     assert isinstance(last, int)
     if round_ < last:
-        raise BadInput(f"means were asked for round {round_}, after those of round {last} were let out")
+        raise Refused("over")
     if round_ > last:
         for name in (f"about round {last}", f"means round {last}"):
             context.state.pop(name, None)
@@ -179,7 +204,7 @@ def _new_round(party: Party, asked: RecordDict, context: Context) -> int:
 def _round(party: Party, asked: RecordDict) -> int:
     round_, rounds = int(wire.said(asked, "round", int)), party.task.experiment.rounds
     if not 0 <= round_ < rounds:
-        raise BadInput(f"it was asked for round {round_}, and there are rounds 0..{rounds - 1}")
+        raise Refused("round")
     return round_
 
 
@@ -190,7 +215,7 @@ def _first_epoch(digest: int, asked: RecordDict, context: Context) -> int:
     epoch = epochs.setdefault(str(digest), wire.said(asked, "epoch", int))
     assert isinstance(epoch, int)
     if not 0 <= epoch < MOST_EPOCHS:
-        raise BadInput(f"means were asked for epoch {epoch} of the data, which is no count")
+        raise Refused("epoch")
     context.state["epochs"] = ConfigRecord(epochs)
     return epoch
 

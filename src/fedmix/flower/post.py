@@ -5,11 +5,21 @@ import time
 from collections.abc import Mapping
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedmix.flower import wire
 
 POLL_SECONDS = 0.5
+ERRORS = {  # of Flower's; what comes beside its code was written by the node, and may be anything
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its app could not be loaded; its own log says why",
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its app failed; its own log says why",
+    ErrorCode.MESSAGE_UNAVAILABLE: "the message did not reach it in time",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its reply got lost",
+    ErrorCode.NODE_UNAVAILABLE: "its node is gone",
+    ErrorCode.INVALID_FAB: "it does not trust this app",
+    ErrorCode.CLIENT_APP_CRASHED: "its app ended early; its own log says why",
+}
 log = logging.getLogger("fedmix.flower")
 
 
@@ -58,7 +68,7 @@ def content_of(reply: Message | None, who: str) -> RecordDict | None:
     if reply is None:
         log.warning("no reply from %s in time", who)
     elif reply.has_error():
-        log.warning("no reply from %s: %.300s", who, " ".join((reply.error.reason or "").split()))
+        log.warning("no reply from %s: %s", who, ERRORS.get(reply.error.code, f"Flower's error {reply.error.code}"))
     elif (reason := wire.refused(reply.content)) is not None:
         log.warning("%s refuses: %s", who, reason)
     else:

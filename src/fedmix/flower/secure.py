@@ -18,8 +18,8 @@ from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.compat.common.recorddict_compat import fitres_to_recorddict
 
-from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
+from fedmix.flower.wire import Refused
 from fedmix.types import Array
 
 QUANTA = 1 << 22
@@ -74,25 +74,25 @@ def take_step(message: Message, context: Context, how: Exchange, means: Callable
     difference of two sums is a client's mean.
     """
     if message.metadata.message_type != MessageType.TRAIN:  # any other Flower hands on to `fit`, whose reply has no masks
-        raise BadInput("a step towards a sum came in a message of another kind")
+        raise Refused("other kind")
     asked = message.content.config_records[RECORD_KEY_CONFIGS]
     stage = asked.get(Key.STAGE)
     if "summed" in context.state:
-        raise BadInput("its mean is in a sum already, and goes into no other")
+        raise Refused("summed")
     if stage == Stage.SETUP:
         members = asked.get(Key.SAMPLE_NUMBER)
         if type(members) is not int or members < how.average or dict(asked) != {Key.STAGE: stage, **agreed(how, members)}:
-            raise BadInput("a sum was asked for with other settings than its own")
+            raise Refused("other sum")
     if stage == Stage.UNMASK and asked.get(Key.DEAD_NODE_ID_LIST) != []:
-        raise BadInput("a sum was asked for without some of its clients")
+        raise Refused("without")
     for name in (Key.SOURCE_LIST, Key.ACTIVE_NODE_ID_LIST):
         nodes = asked.get(name)
         if isinstance(nodes, list) and len(set(nodes)) < len(nodes):  # Flower only counts them: another would be left out
-            raise BadInput("a sum was asked for with a client twice")
+            raise Refused("twice")
 
     def fit(message: Message, _: Context) -> Message:
         if stage != Stage.COLLECT_MASKED_VECTORS:
-            raise BadInput("its mean was asked for outside a sum")
+            raise Refused("outside")
         found = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(means()), 1, {})
         return Message(fitres_to_recorddict(found, keep_input=False), reply_to=message)
 

@@ -10,15 +10,47 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from fedmix.errors import FedmixError
+from fedmix.errors import BadInput, FedmixError
 from fedmix.exchange import Exchange, Means
+from fedmix.files import printable
 from fedmix.types import Params
 
 Shapes = Mapping[str, tuple[int, ...]]
 MOST_SAMPLES = 2**40
 LONGEST_AXIS = 2**48
 LARGEST_LOSS = torch.finfo(torch.float32).max
-LONGEST_REASON = 300
+LOG = "its own log says why"
+REASONS = {
+    "number": "its partition-id is no client's number; give it one: --node-config 'partition-id=0'",
+    "policy": f"its policy cannot be read; {LOG}",
+    "data": f"its data cannot be loaded; {LOG}",
+    "step": f"its local update failed at step {{step}}; {LOG}",
+    "failed": f"its app failed; {LOG}",
+    "message": f"what it was sent is not what was agreed; {LOG}",
+    "round": "it was asked for a round that is none of the experiment's",
+    "withheld": "its policy lets no means out",
+    "no means": "this objective uses no means, so none are let out",
+    "over": "means were asked for a round before the last one that it let some out for",
+    "epoch": "means were asked for an epoch of its data that is no count",
+    "sums only": "means are let out in sums only, for exchange.secure is set",
+    "no sums": "a sum was asked for, and exchange.secure is not set",
+    "cut-off": "it is below the cut-off and adds nothing to a sum",
+    "other kind": "a step towards a sum came in a message of another kind",
+    "summed": "its mean is in a sum already, and goes into no other",
+    "other sum": "a sum was asked for with other settings than its own",
+    "without": "a sum was asked for without some of its clients",
+    "twice": "a sum was asked for with a client twice",
+    "outside": "its mean was asked for outside a sum",
+}
+"""Why a client does not do what it was asked: all that leaves it is one of these words. What an error says may hold data."""
+
+
+class Refused(BadInput):
+    """What a client does not do, for one of the REASONS."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(REASONS[reason])
 
 
 class Rejected(FedmixError):
@@ -61,7 +93,7 @@ def read_array(data: bytes, what: str, shape: tuple[int, ...], kind: type[np.gen
     if len(said) != len(shape) or any(want not in (-1, n) for n, want in zip(said, shape, strict=True)):
         raise Rejected(f"its {what} have shape {said!s:.80} instead of {shape}".replace("-1", "any"))
     if dtype != kind or fortran:
-        raise Rejected(f"its {what} are {dtype} instead of {kind.__name__}, in C order")
+        raise Rejected(f"its {what} are {printable(dtype):.40} instead of {kind.__name__}, in C order")
     values = memoryview(data)[stream.tell() :]
     if len(values) != dtype.itemsize * math.prod(said):
         raise Rejected(f"its {what} are {len(values)} bytes long instead of {dtype.itemsize * math.prod(said)}")
@@ -91,17 +123,19 @@ def said(content: RecordDict, name: str, kind: type) -> Any:
     return value
 
 
-def refusal(reason: str) -> RecordDict:
-    """A reply that does not do what was asked, and says why."""
-    return RecordDict({"about": ConfigRecord({"refused": reason})})
+def refusal(reason: str, **step: int) -> RecordDict:
+    """A reply that does not do what was asked, for one of the REASONS."""
+    return RecordDict({"about": ConfigRecord({"refused": reason, **step})})
 
 
 def refused(content: RecordDict) -> str | None:
-    """Why a reply does not do what was asked, on one printable line; None if it does."""
+    """Why a reply does not do what was asked, in words of the server's own; None if it does."""
     about = content.get("about")
     if not isinstance(about, ConfigRecord) or "refused" not in about:
         return None
-    return "".join(c if c.isprintable() else " " for c in str(about["refused"]))[:LONGEST_REASON]
+    step = about.get("step")
+    reason = REASONS.get(str(about["refused"]), "for no reason that is known here")
+    return reason.format(step=step if type(step) is int else "unknown")
 
 
 def lacks(content: RecordDict) -> bool:

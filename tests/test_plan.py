@@ -179,6 +179,12 @@ def test_partners_are_in_range() -> None:
     assert plan(needs=Needs()).partners is None
 
 
+def test_every_sample_of_all_is_a_global_partner() -> None:
+    """90 draws of 7: one is missed with 7·(6/7)^90 = 7e-6."""
+    partners = there(plan(samples=23, needs=Needs(partner="global"), everyone=7).partners)
+    assert set(partners.flatten().tolist()) == set(range(7))
+
+
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 50.0])
 def test_ratio_is_beta_distributed(alpha: float) -> None:
     """Beta(α, α) has mean ½ and variance 1/(4(2α + 1)); for α = 1 it is uniform."""

@@ -74,6 +74,16 @@ def test_which_classes_get_one_more_shard_is_drawn() -> None:
     assert more == {0, 1, 2}
 
 
+@pytest.mark.parametrize("balanced", [True, False])
+def test_who_gets_the_longer_shard_is_drawn(balanced: bool) -> None:
+    """Seven samples for two clients: the first gets four in half of 200 draws, deviation 7.1."""
+    rngs = map(np.random.default_rng, range(200))
+    dealt = [partition.by_classes(np.zeros(7), 2, 1, rng, balanced=balanced) for rng in rngs]
+    sizes = [rows.sizes.tolist() for rows in dealt]
+    assert sizes.count([4, 3]) + sizes.count([3, 4]) == 200
+    assert abs(sizes.count([4, 3]) - 100) < 5 * 7.1
+
+
 @given(class_settings(coverage=2), seeds)
 def test_random_classes(setting: tuple[list[int], int, int], seed: int) -> None:
     sizes, clients, per_client = setting
@@ -187,6 +197,14 @@ def test_share(sizes: list[int], fraction: float, seed: int) -> None:
         assert len(set(kept[k].tolist())) == len(kept[k])
         assert len(kept[k]) == 1 or abs(len(kept[k]) - fraction * size) <= 0.5
         assert set(kept[k].tolist()) <= set(more[k].tolist()) <= set(index[k].tolist())
+
+
+def test_a_share_is_drawn() -> None:
+    """Half of ten rows: each is kept in half of 400 draws, deviation 10."""
+    index = Ragged.of([np.arange(10)])
+    rngs = map(np.random.default_rng, range(400))
+    kept = np.concatenate([partition.share(index, 0.5, rng)[0] for rng in rngs])
+    assert (abs(np.bincount(kept, minlength=10) - 200) < 5 * 10).all()
 
 
 def test_share_of_the_papers_table() -> None:

@@ -10,6 +10,7 @@ from fedmix import BadInput, FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Prox
 from fedmix.local import local_step
 from fedmix.models import Model
 from fedmix.objectives import Phase
+from fedmix.rng import keep_mask
 from fedmix.types import Batch, Params
 from tests.synthetic import model_and_batch
 
@@ -116,6 +117,24 @@ def test_hidden_trains_the_decoder_then_everything() -> None:
     for name, g in zip(w, torch.autograd.grad(loss, list(w.values())), strict=True):
         torch.testing.assert_close(ours[name], (w[name] - 0.1 * g).detach(), rtol=1e-9, atol=1e-12)
     assert not torch.equal(ours["0.0.weight"], params["0.0.weight"])
+
+
+def test_hidden_states_of_samples_and_partners_are_dropped_out() -> None:
+    """The encoder is dropout of one half: what the batch's key keeps is doubled, partners too.
+
+    The decoder is the identity and λ = ¼: ½z² − z·(¾·3 + ¼·7), where z is 2·(¾x + ¼x') or 0.
+    """
+    decoder = nn.Linear(1, 1, bias=False)
+    model = Model(nn.Sequential(nn.Dropout(0.5), decoder), losses.squared_error)
+    params, key = {"1.weight": torch.ones(1, 1)}, torch.tensor(3)
+    x, partners = torch.arange(1.0, 9)[:, None], torch.arange(12.0, 20)[:, None]
+    ones = torch.ones(8, 1)
+    kept = keep_mask(key, 0, (8, 1), 0.5)
+    assert 0 < kept.sum() < 8
+    z = 2 * (0.75 * x + 0.25 * partners) * kept
+    batch = Batch(x, 3 * ones, ones[:, 0], key, partner_x=partners, partner_y=7 * ones)
+    found = Hidden(LocalMix(lam=0.25), 1)(model, params, params, batch)
+    assert float(found) == pytest.approx(float((z**2 / 2 - z * 4).mean()))
 
 
 def test_a_sum_joins_every_phase() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, Objective, Supervised, Training
 from fedmix.data import FederatedData, Ragged, from_arrays
 from fedmix.data.transforms import Images, OneHot, Plain
-from fedmix.exchange import MeanExchange, Means, calibrated, guarantee, release, sensitivity
-from fedmix.exchange.accounting import nonnegative
+from fedmix.exchange import Guarantee, MeanExchange, Means, calibrated, guarantee, release, sensitivity
+from fedmix.exchange.accounting import nonnegative, upwards
 from fedmix.exchange.pool import to_shares
 from fedmix.objectives import GlobalMix
 from tests.synthetic import one_after_another
@@ -98,6 +99,11 @@ def test_a_pool_holds_shares_where_labels_are_noised() -> None:
     assert float(mean.releases.y.min()) < 0  # what left the clients is as noised as was said
     assert float(mean.pool.y.min()) >= 0
     torch.testing.assert_close(mean.pool.y.sum(1), torch.ones(6))
+
+
+def test_shares_of_large_values() -> None:
+    """1e8 and 1e8 − 1 are one number in single precision; the nearest shares are (1, 0) still."""
+    assert to_shares(torch.tensor([[1e8, 0.0]])).tolist() == [[1.0, 0.0]]
 
 
 # Sensitivity
@@ -242,20 +248,43 @@ CLIPPED = Exchange(clip=1.0, noise=1.0)
     ],
 )
 def test_no_guarantee(how: Exchange, where: dict[str, Any], reason: str) -> None:
-    found = guarantee(how, 5, **where)
+    found = guarantee(how, 5, 0.01, releases=3, **where)
     assert not found
-    assert found.epsilon == found.mu == math.inf
+    told = {"level": "sample", "neighbours": "replace", **where}
+    assert found == Guarantee(math.inf, 0.01, math.inf, releases=3, reason=found.reason, **told)
     assert str(found).startswith("None: ")
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(str(found))
 
 
-@pytest.mark.parametrize("wrong", [{"delta": 0.0}, {"delta": 1.0}, {"delta": math.nan}, {"releases": 0}, {"group": 0}])
-def test_bad_input(wrong: dict[str, Any]) -> None:
-    with pytest.raises(BadInput):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"delta": 0.0}, "delta=0.0 must lie between 0 and 1"),
+        ({"delta": 1.0}, "delta=1.0 must lie between 0 and 1"),
+        ({"delta": math.nan}, "delta=nan must lie between 0 and 1"),
+        ({"releases": 0}, "releases=0: give at least 1"),
+        ({"group": 0}, "a mean of 0 samples: give at least 1"),
+    ],
+)
+def test_bad_input(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
         guarantee(CLIPPED, **{"group": 5, **wrong})
-    with pytest.raises(BadInput):
+    with pytest.raises(BadInput, match=said):
         calibrated(CLIPPED, 1.0, **{"group": 5, **wrong})
+
+
+def test_what_no_noise_can_mend() -> None:
+    with pytest.raises(BadInput, match="no noise gives a guarantee: samples are not clipped"):
+        calibrated(Exchange(), 1.0, 5)
+    with pytest.raises(BadInput, match=r"clip=0\.0 must be positive and finite"):
+        sensitivity(0.0, 5)
+
+
+def test_without_the_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(BadInput, match=r"run: pip install 'fedmix\[privacy\]'"):
+        guarantee(CLIPPED, 5)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
@@ -299,6 +328,45 @@ def federation(objective: Objective | None = None, **more: Any) -> Federation:
 def test_hardly_any_noise_promises_nothing() -> None:
     for noise in (5e-324, 1e-160, 1e-7):
         assert "the noise is too small" in str(guarantee(Exchange(clip=1.0, noise=noise), 1))
+    found = guarantee(Exchange(clip=1.0, noise=1e-7), 1, 0.01, releases=4, level="client")
+    assert (found.epsilon, found.delta, found.releases) == (math.inf, 0.01, 4)
+    assert (found.level, found.neighbours) == ("client", "replace")
+    assert found.mu == pytest.approx(2 * 2 / 1e-7)
+
+
+def test_a_client_moves_a_mean_as_far_as_all_its_samples() -> None:
+    """One of 5 samples within 3 moves their mean by 6/5 of the noise of 2, and all of them by 6."""
+    how = Exchange(clip=3.0, noise=2.0)
+    assert guarantee(how, 5, 0.01).mu == pytest.approx(6 / 5 / 2)
+    assert guarantee(how, 5, 0.01, level="client").mu == pytest.approx(6 / 2)
+    assert guarantee(how, 5, 0.01, level="client").delta == 0.01
+
+
+def test_noise_for_values_that_are_not_negative() -> None:
+    """They lie √2·C apart where others lie 2·C, and so need 1/√2 of the noise."""
+    found = calibrated(CLIPPED, 1.0, 5, nonnegative=True)
+    assert found.noise == pytest.approx(calibrated(CLIPPED, 1.0, 5).noise / math.sqrt(2))
+
+
+def test_noise_on_labels_is_found_where_there_was_none() -> None:
+    """Both bounds are 1, so that half of μ² each asks for one noise on both."""
+    found = calibrated(Exchange(clip=1.0, label_clip=1.0, label_noise=0.0), 1.0, 5)
+    assert found.label_noise == found.noise > 0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "said"),
+    [
+        (1231.0, "1.24e+03"),
+        (1.0001, "1.01"),
+        (2.0, "2"),
+        (0.1231, "0.124"),
+        (0.0, "0"),
+        (math.inf, "inf"),
+    ],
+)
+def test_what_is_said_is_rounded_up(epsilon: float, said: str) -> None:
+    assert upwards(epsilon) == said
 
 
 def test_releases_are_counted() -> None:

@@ -84,6 +84,8 @@ def test_nan_is_no_setting(name: str) -> None:
 def test_more_than_the_client_has_is_refused() -> None:
     with pytest.raises(BadInput, match=r"exchange.m=8 is more than the 7 samples of client 3; .*exchange.cutoff=8"):
         Exchange(m=8).group_size(3, 7)
+    with pytest.raises(BadInput, match="than the 2 samples of client 3"):
+        released(np.zeros((2, 1)), one_hot([0, 1], 2), Exchange(m=8), client=3)
 
 
 # Groups

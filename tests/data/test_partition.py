@@ -233,6 +233,18 @@ def test_subset(sizes: list[int], count: int, seed: int) -> None:
     assert (abs(taken - count * np.array(sizes) / len(labels)) < 1).all()
 
 
+def test_all_is_as_it_was() -> None:
+    assert partition.share(Ragged.of([[5, 2]]), 1, np.random.default_rng(0))[0].tolist() == [5, 2]
+
+
+@pytest.mark.parametrize(("how", "balanced"), [("classes", True), ("random-classes", False)])
+def test_classes_are_dealt_or_drawn_as_named(how: str, balanced: bool) -> None:
+    labels = np.repeat(np.arange(10), 30)
+    named = partition.spread(labels, 12, how, 3, None, np.random.default_rng(0))
+    rows = partition.by_classes(labels, 12, 3, np.random.default_rng(0), balanced=balanced)
+    assert named.flat.tolist() == rows.flat.tolist()
+
+
 def test_equal_seeds_give_equal_partitions() -> None:
     labels = np.repeat(np.arange(10), 30)
     for how, alpha in (("classes", None), ("random-classes", None), ("shards", None), ("dirichlet", 0.5), ("iid", None)):

@@ -155,6 +155,12 @@ def test_two_normals_one_deviation_apart() -> None:
     )
 
 
+def test_a_guarantee_in_words() -> None:
+    found = Guarantee(2.0, 1e-5, 0.5, neighbours="add-remove", releases=3)
+    said = "of the means for one sample added or removed, over 3 releases."
+    assert str(found) == f"(2, 1e-05)-differential privacy {said}"
+
+
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-3), (0.5, 1e-5), (1, 1e-5), (2, 1e-6), (8, 1e-5), (16, 1e-7)])
 @pytest.mark.parametrize("apart", [False, True])
 def test_the_analytic_gaussian_mechanism(epsilon: float, delta: float, apart: bool) -> None:
@@ -237,7 +243,7 @@ CLIPPED = Exchange(clip=1.0, noise=1.0)
     ("how", "where", "reason"),
     [
         (Exchange(m=1), {}, "no noise .* with exchange.m=1 they are raw samples"),
-        (Exchange(clip=1.0), {}, "the means carry no noise"),
+        (Exchange(clip=1.0), {}, r"the means carry no noise \(exchange.noise\)\.$"),
         (Exchange(noise=1.0), {}, "not clipped"),
         (replace(CLIPPED, label_clip=1.0, label_noise=0.0), {}, "labels carry no noise"),
         (replace(CLIPPED, m=5, split="class"), {}, "groups are made by label"),

@@ -18,6 +18,7 @@ from fedmix import BadInput, Exchange
 from fedmix.data import Ragged
 from fedmix.data.transforms import Images, OneHot
 from fedmix.exchange import Means, average, release, split_at_random, split_by_class
+from fedmix.exchange.means import split
 
 Array = np.ndarray[Any, Any]
 
@@ -126,6 +127,15 @@ def test_class_split(labels: list[int], data: st.DataObject, seed: int) -> None:
         assert not any(labels[i] in large for g in mixed for i in g)
     else:  # too few for a group: they join one
         assert len(mixed) == 1
+
+
+@pytest.mark.parametrize("how", ["random", "class"])
+def test_too_few_for_two_groups_stay_together(how: str) -> None:
+    """As they are, and with nothing drawn; one more, and there are two."""
+    rng = np.random.default_rng(0)
+    assert [g.tolist() for g in split(torch.eye(5), 3, how, rng)] == [[0, 1, 2, 3, 4]]
+    assert rng.random() == np.random.default_rng(0).random()
+    assert [len(g) for g in split(torch.eye(6), 3, how, rng)] == [3, 3]
 
 
 def test_class_split_deals_a_class_out_at_random() -> None:

@@ -114,6 +114,15 @@ def test_a_client_that_falls_below_the_cutoff_is_forgotten() -> None:
     assert np.unique(released(mean).owner).tolist() == [0, 3, 4]
 
 
+def test_releases_and_the_smallest_mean_are_counted() -> None:
+    """Clients of 4, 2, 6, 3 and 5 samples, of which those with 3 or more send."""
+    mean = exchange(made(), cutoff=3)
+    assert (mean.sent.tolist(), mean.smallest) == ([1, 0, 1, 1, 1], 3)
+    nobody = MeanExchange(Exchange(cutoff=9), 0, N)
+    nobody.count(np.arange(0), nobody.how.smallest_group(np.array(SIZES)))
+    assert (nobody.sent.tolist(), nobody.smallest) == ([0] * N, 0)
+
+
 def test_a_cutoff_for_everybody_is_refused() -> None:
     data = made()
     with pytest.raises(BadInput, match=r"exchange.cutoff=7 leaves no client to send means: the largest has 6 samples; lower it"):
@@ -268,6 +277,16 @@ def test_own_means() -> None:
         assert min(np.abs(t - data.x[data.clients[k]].astype(float).sum(0)).max() for t in totals) < 1e-5
 
 
+def test_own_means_by_class() -> None:
+    data = made(sizes=(12, 12))
+    counts = [np.bincount(data.y[data.clients[k]], minlength=C) for k in range(2)]
+    mean = exchange(data, source="own", m=2, split="class")
+    assert mean.pool is not None
+    assert min(map(min, counts)) > 1
+    assert len(mean.pool) == sum(n // 2 for each in counts for n in each)
+    assert set(mean.pool.y.flatten().tolist()) == {0.0, 1.0}
+
+
 def test_own_means_are_neither_cut_off_nor_noised() -> None:
     data = made()
     mean = exchange(data, source="own", cutoff=3, noise=5.0)
@@ -289,6 +308,27 @@ def test_noise_says_nothing_about_the_data() -> None:
     values = pool_x(wide).double()  # 6,000 standard normals: s² deviates from 1 by sqrt(2/6000) = 0.018
     assert abs(float(values.var()) - 1) < 5 * 0.018
     assert abs(float(values.mean())) < 5 / 6000**0.5
+
+
+def regression() -> FederatedData:
+    """Two clients with targets (3, −2), (5, −4) and (0, 1)."""
+    x, y = np.ones((3, D)), np.array([[3.0, -2.0], [5.0, -4.0], [0.0, 1.0]])
+    return from_arrays(x, y, [[0, 1], [2]], (x, y))
+
+
+def test_targets_of_a_regression_are_no_shares() -> None:
+    clipped, noise = exchange(regression(), clip=99.0), exchange(regression(), source="noise")
+    assert clipped.pool is not None
+    assert noise.pool is not None
+    assert sorted(clipped.pool.y.tolist()) == [[0.0, 1.0], [4.0, -3.0]]
+    assert noise.pool.y.tolist() == [[0.0, 0.0]] * 2
+
+
+def test_sums_of_several_clients_come_averaged() -> None:
+    data, mean = made(), MeanExchange(Exchange(secure="secagg+", average=2, clip=9.0), 0, N)
+    sums = Releases(np.array([0, 2]), torch.eye(2, D), torch.eye(2, C))
+    mean.take(np.arange(N), [sums], data)
+    assert sorted(pool_x(mean).tolist()) == [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
 
 
 # Saved and put back

@@ -1,7 +1,7 @@
 """Supervised, Proximal, LocalMix, Hidden, sums and losses, each against a hand computation."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from fedmix import (
 )
 from fedmix.local import local_step
 from fedmix.models import Model
-from fedmix.objectives import Phase
+from fedmix.objectives import Needs, Phase
 from fedmix.rng import keep_mask
 from fedmix.types import Batch, Params
 from tests.synthetic import model_and_batch
@@ -177,6 +177,12 @@ def test_a_sum_joins_every_phase() -> None:
         Phase(Proximal(0.3) + after.objective),
     )
     assert (Supervised() + Proximal(0.1)).phases() == (Phase(Supervised() + Proximal(0.1)),)
+
+
+@pytest.mark.parametrize("per", ["batch", "sample"])
+def test_means_for_each_batch_or_each_sample(per: Literal["batch", "sample"]) -> None:
+    for objective in (FedMix(0.1, per=per), NaiveMix(0.1, per=per)):
+        assert objective.needs == Needs(means=per)
 
 
 class Late(Supervised):

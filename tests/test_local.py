@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedmix import Hidden, NaiveMix, Training, losses
-from fedmix.local import local_step
+from fedmix.local import local_step, rest
 from fedmix.models import Model
 from fedmix.types import Batch
 
@@ -23,8 +23,9 @@ def test_the_loss_of_a_step_is_its_first_phases() -> None:
     one = torch.ones(1, 1)
     batch = Batch(one, 5 * one, torch.ones(1), torch.tensor(0), mean_x=4 * one, mean_y=one)
     phases = Hidden(NaiveMix(0.5), 1).phases()
-    after, velocity, loss = local_step(model, phases, Training(1), params, {}, params, batch, 0.1)
+    begin = rest(params, Training(1))
+    now, velocity, loss = local_step(model, phases, Training(1), params, begin, params, batch, 0.1)
     assert float(loss) == pytest.approx(13.5)
-    assert float(after["1.weight"]) == pytest.approx(1.2 + 0.1 * 2.6 * 2)
-    assert float(after["0.weight"]) == pytest.approx(2 + 0.1 * 2.6 * 1.2)
-    assert velocity == {}
+    assert float(now["1.weight"]) == pytest.approx(1.2 + 0.1 * 2.6 * 2)
+    assert float(now["0.weight"]) == pytest.approx(2 + 0.1 * 2.6 * 1.2)
+    assert begin == velocity == {}

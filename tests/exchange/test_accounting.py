@@ -56,6 +56,13 @@ def test_clipped_together_by_hand() -> None:
     assert means.y.tolist() == [[3.0, 2.0]]
 
 
+def test_what_is_no_number_counts_as_nothing() -> None:
+    """In an input and in a label, without harm to what stands beside it."""
+    odd = torch.tensor([[math.nan, 1.0], [math.inf, 1.0], [-math.inf, 1.0]])
+    means = released(odd.numpy(), odd, Exchange(clip=9.0))
+    assert means.x.tolist() == means.y.tolist() == [[0.0, 1.0]]
+
+
 def test_clipped_apart_by_hand() -> None:
     x, y = np.array([[3.0, 4.0], [0.0, 0.0], [math.nan, math.inf]]), torch.tensor([[2.0, 0.0], [0.0, 0.5], [0.0, 0.0]])
     means = released(x, y, Exchange(clip=1.0, label_clip=1.0, label_noise=0.0))

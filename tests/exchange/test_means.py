@@ -248,3 +248,5 @@ def test_noise_is_the_streams_alone() -> None:
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     assert torch.equal(released(x + 5, y, Exchange(noise=1.0), noise=1).x, one + 5)
+    drawn = np.random.default_rng(1).standard_normal((1, 8), dtype=np.float32)
+    assert torch.equal(released(x, y, Exchange(noise=2.0), noise=1).x, 2 * torch.from_numpy(drawn))

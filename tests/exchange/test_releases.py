@@ -84,7 +84,7 @@ def test_clients_larger_than_a_block() -> None:
 
 @pytest.mark.parametrize("apart", [{}, {"label_clip": 0.5, "label_noise": 0.2}])
 def test_all_clip_as_each_clips(apart: dict[str, Any]) -> None:
-    """And by hand: an input and a label of norm 1 have √2 together; a bound of ½ makes both ½/√2."""
+    """And by hand: an input and a label of norm 1 have √2 together; bound by ½, each has ½/√2."""
     data, how = made([5, 9, 4], images=False), Exchange(m=2, clip=0.5, noise=0.1, **apart)
     together = exchanged(data, how, 3)
     assert all(same(alone(data, how, 3, k), together.of(k)) for k in range(3))

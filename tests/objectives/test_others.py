@@ -1,7 +1,7 @@
 """Supervised, Proximal, LocalMix, Hidden, sums and losses, each against a hand computation."""
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 import torch
@@ -155,6 +155,22 @@ def test_mixed_samples_are_dropped_out(objective: Objective) -> None:
     assert float(objective(model, params, params, batch)) == pytest.approx(expected)
 
 
+def test_samples_are_dropped_out() -> None:
+    """The plain loss of mixed samples with the label 4 = ¾·3 + ¼·7."""
+    model, params, batch, expected = dropped_out()
+    assert batch.partner_x is not None
+    mixed = batch._replace(x=0.75 * batch.x + 0.25 * batch.partner_x, y=torch.full((8, 1), 4.0))
+    assert float(Supervised()(model, params, params, mixed)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("missing", ["mean_x", "mean_y"])
+def test_a_batch_without_means_is_refused(missing: str) -> None:
+    model, params, batch, _ = dropped_out()
+    gone: Any = {missing: None}
+    with pytest.raises(BadInput, match="this batch carries no received means; run a mean exchange"):
+        NaiveMix(0.1)(model, params, params, batch._replace(**gone))
+
+
 def test_hidden_states_of_samples_and_partners_are_dropped_out() -> None:
     """Hidden states are 2x where the batch's key keeps them, and 0 elsewhere."""
     model, params, batch, expected = dropped_out()
@@ -228,6 +244,8 @@ def test_a_batch_without_partners_is_refused(missing: str) -> None:
         (lambda: LocalMix(lam=2.0), r"LocalMix: lam=2\.0 is outside"),
         (lambda: LocalMix(), "LocalMix: give either alpha .* or a fixed lam$"),
         (lambda: GlobalMix(alpha=1.0, lam=0.1), "GlobalMix: give .* takes the drawn one away"),
+        (lambda: Needs(means=cast(Any, "all")), "Needs: means='all' is unknown; .* batch, sample$"),
+        (lambda: Needs(partner=cast(Any, "x")), "Needs: partner='x' is unknown; .* local, global$"),
         (lambda: GlobalMix(alpha=0.0), "alpha=0.0 must be positive"),
         (lambda: Proximal(-1.0), "mu=-1.0 is negative"),
         (lambda: FedMix(0.1, scale="algorithm", expand="logits"), "leave scale out"),

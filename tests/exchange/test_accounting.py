@@ -450,3 +450,4 @@ def test_extremes_end_in_numbers() -> None:
     assert guarantee(replace(CLIPPED, noise=1e30), 5).epsilon == 0
     for epsilon in (1e-9, 500.0):
         assert delta_of(2 / 5 / calibrated(CLIPPED, epsilon, 5).noise, epsilon) == pytest.approx(1e-5, rel=1e-3)
+    assert calibrated(CLIPPED, 1e-12, 5, 1e-15).noise > calibrated(CLIPPED, 1e-9, 5).noise

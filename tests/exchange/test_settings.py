@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedmix import BadInput, Exchange
@@ -30,3 +31,28 @@ def test_secure_sums(average: int) -> None:
 def test_what_secure_sums_do_not_go_with(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=f"^exchange.{said}"):
         Exchange(**SECURE | wrong)
+
+
+@pytest.mark.parametrize(
+    ("how", "sizes"),
+    [
+        (Exchange(m=1, source="own", cutoff=9), [1]),  # nobody's own means are cut off
+        (Exchange(m=3, cutoff=3), [2, 3]),
+        (Exchange(m=2, average=2), [3, 3]),  # one mean each
+    ],
+)
+def test_settings_that_clients_can_meet(how: Exchange, sizes: list[int]) -> None:
+    how.check(np.array(sizes))
+
+
+@pytest.mark.parametrize(
+    ("how", "sizes", "said"),
+    [
+        (Exchange(cutoff=4), [3, 2], "cutoff=4 leaves no client .* the largest has 3 samples"),
+        (Exchange(m=3, cutoff=2), [1, 5, 2], "m=3 is more than the 2 samples of client 2"),
+        (Exchange(m=2, average=3), [3, 3], "average=3 is more than the 2 means"),
+    ],
+)
+def test_settings_that_clients_cannot_meet(how: Exchange, sizes: list[int], said: str) -> None:
+    with pytest.raises(BadInput, match=f"^exchange.{said}"):
+        how.check(np.array(sizes))

@@ -233,6 +233,16 @@ def test_subset(sizes: list[int], count: int, seed: int) -> None:
     assert (abs(taken - count * np.array(sizes) / len(labels)) < 1).all()
 
 
+def test_subset_gives_the_rest_to_the_largest_remainders() -> None:
+    """4 of 7 and 3 samples: 2.8 and 1.2. Of 40 equal classes with 1.5 each, the first 20 drawn."""
+    labels = np.repeat([0, 1], [7, 3])
+    rows = partition.subset(labels, 4, np.random.default_rng(0))
+    assert np.bincount(labels[rows]).tolist() == [3, 1]
+    labels, drawn = np.repeat(np.arange(40), 2), np.random.default_rng(1).permutation(40)[:20]
+    rows = partition.subset(labels, 60, np.random.default_rng(1))
+    assert np.flatnonzero(np.bincount(labels[rows]) == 2).tolist() == sorted(drawn.tolist())
+
+
 def test_all_is_as_it_was() -> None:
     assert partition.share(Ragged.of([[5, 2]]), 1, np.random.default_rng(0))[0].tolist() == [5, 2]
 

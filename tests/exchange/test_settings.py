@@ -56,3 +56,8 @@ def test_settings_that_clients_can_meet(how: Exchange, sizes: list[int]) -> None
 def test_settings_that_clients_cannot_meet(how: Exchange, sizes: list[int], said: str) -> None:
     with pytest.raises(BadInput, match=f"^exchange.{said}"):
         how.check(np.array(sizes))
+
+
+def test_all_of_a_clients_samples_are_no_fraction_of_them() -> None:
+    with pytest.raises(BadInput, match=r"exchange.m=1\.0: a fraction of n_k must be below 1"):
+        Exchange(m=1.0)

@@ -5,14 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmix import Federation, Training, models
 from fedmix.errors import BadInput
 from fedmix.models.functional import Model
-from fedmix.objectives import FedMix, Hidden, Needs, Objective, Supervised, batch_mean
+from fedmix.objectives import FedMix, Hidden, Needs, Objective, Proximal, Supervised, batch_mean
 from fedmix.types import Batch, Params
-from tests.synthetic import ENGINES, EngineName, federated
+from tests.synthetic import ENGINES, EngineName, arrays, federated
 
 
 class Own(Objective):
@@ -62,6 +62,13 @@ def test_a_term_of_a_sum_and_of_hidden_states_is_seen() -> None:
         start(Supervised() + wrong, "vectorised")
     with pytest.raises(BadInput, match="lets padding count"):
         start(Hidden(FedMix(0.1), layer=1) + wrong, "vectorised")
+    with pytest.raises(BadInput, match="lets padding count"):
+        start(Proximal(0.1) + wrong, "vectorised")
+
+
+def test_one_sample_is_enough_to_try_an_objective() -> None:
+    federation = Federation(nn.Linear(4, 3), arrays(1, clients=1), Supervised(), Training(1))
+    assert [r.round for r in federation.run(1)] == [1]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

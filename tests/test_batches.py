@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedmix.batches import Resident
+from fedmix.batches import Received, Resident
 from fedmix.data import FederatedData, Ragged
 from fedmix.data.transforms import Images
 from fedmix.plan import ClientPlan
@@ -45,6 +45,9 @@ def test_samples_and_partners_are_cropped_by_their_own_draws() -> None:
     plan = two_samples(partners=np.array([[2, 4]]), crops=crops, partner_crops=partner_crops)
     step = resident.put(resident.locate(plan, 1, partners_of_all=True)).at(0)
     batch = resident.batch(step, None)
+    assert torch.equal(batch.mask, torch.ones(2))
+    assert batch.mean_x is None
+    assert resident.batch(step, Received(batch.x, batch.y)).mean_x is None
     expected = [[[0.0, 0, 0], [2, 3, 0]], [[71, 72, 73], [74, 75, 76]]]
     torch.testing.assert_close(batch.x[:, 0], torch.tensor(expected))
     assert batch.partner_x is not None

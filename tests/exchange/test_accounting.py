@@ -345,6 +345,8 @@ def test_hardly_any_noise_promises_nothing() -> None:
     assert (found.epsilon, found.delta, found.releases) == (math.inf, 0.01, 4)
     assert (found.level, found.neighbours) == ("client", "replace")
     assert found.mu == pytest.approx(2 * 2 / 1e-7)
+    assert guarantee(Exchange(clip=0.5, noise=1e-6), 1)  # μ is 1e6, and promises little enough
+    assert not guarantee(Exchange(clip=0.5, noise=1 / 1_000_000.5), 1)
 
 
 def test_a_client_moves_a_mean_as_far_as_all_its_samples() -> None:

@@ -28,6 +28,7 @@ from fedmix import (
     models,
 )
 from fedmix.data import FederatedData, Ragged, from_arrays
+from fedmix.data.transforms import Images
 from fedmix.engines import Vectorised
 from fedmix.evaluation import ClientScores
 from fedmix.models import initialised
@@ -172,6 +173,48 @@ def test_more_test_samples_than_one_block() -> None:
 def test_regression_metrics() -> None:
     """w = 2 on (1, 1) and (2, 3): errors 1 and 1, so mse 1 and ½·1² reported as the loss."""
     assert Federation(line(2.0), two_clients(), Supervised(), Training(1)).evaluate() == {"mse": 1.0, "loss": 0.5}
+
+
+def grey(*levels: int) -> FederatedData:
+    """Pictures of one byte, two a client; as model inputs they are (byte/255 − 0.4) / 0.2."""
+    x, y = np.array(levels, np.uint8).reshape(-1, 1, 1, 1), np.arange(len(levels)) % 2
+    clients = Ragged.of(np.arange(len(x)).reshape(-1, 2))
+    return FederatedData(x, y, clients, x, y, 2, Images((0.4,), (0.2,)))
+
+
+def test_test_inputs_are_normalised() -> None:
+    """Logits (v, 0) for inputs v = −2 of class 0 and 3 of class 1: the right one lacks 2 and 3."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(1, 2, bias=False))
+    module[1].weight.data = torch.tensor([[1.0], [0.0]])
+    metrics = Federation(module, grey(0, 255), Supervised(), Training(1)).evaluate()
+    assert metrics["accuracy"] == 0.0
+    expected = sum(math.log1p(math.exp(gap)) for gap in (2, 3)) / 2
+    assert metrics["loss"] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_means_are_normalised_once(hidden: bool) -> None:
+    """Inputs −2, 0 | 1, 3 have the means −1 and 2; means of hidden states 3x + 1 are −2 and 7."""
+    objective: Objective = Hidden(NaiveMix(0.1), 1) if hidden else NaiveMix(0.1)
+    module = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(1, 2))
+    nn.init.constant_(module[0].weight, 3)  # type: ignore[arg-type]
+    nn.init.constant_(module[0].bias, 1)  # type: ignore[arg-type]
+    federation = Federation(module, grey(0, 102, 153, 255), objective, Training(1))
+    work = listen(federation)
+    list(federation.run(1))
+    assert work[0].pool is not None
+    found = sorted(work[0].pool.x.flatten().tolist())
+    assert found == pytest.approx([-2, 7] if hidden else [-1, 2], abs=1e-5)
+
+
+def test_global_partners_are_drawn_from_all_clients() -> None:
+    """72 draws in 6 rounds of 2 clients, 3 steps and 2 samples: 4·(3/4)^72 = 4e-9 to miss one."""
+    module, training = nn.Sequential(nn.Flatten(), nn.Linear(1, 2)), Training(2, 3, 2)
+    federation = Federation(module, grey(0, 1, 2, 3), GlobalMix(lam=0.1), training)
+    work = listen(federation)
+    list(federation.run(6))
+    partners = [p.partners for round_ in work for p in round_.plans if p.partners is not None]
+    assert set(np.concatenate(partners).flatten().tolist()) == {0, 1, 2, 3}
 
 
 def test_scores_by_client() -> None:

@@ -219,12 +219,19 @@ def test_partners_are_in_range() -> None:
     assert plan(needs=Needs()).partners is None
 
 
+def test_every_sample_of_all_is_a_global_partner() -> None:
+    """90 draws of 7: one is missed with 7·(6/7)^90 = 7e-6."""
+    partners = there(plan(samples=23, needs=Needs(partner="global"), everyone=7).partners)
+    assert set(partners.flatten().tolist()) == set(range(7))
+
+
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 50.0])
 def test_ratio_is_beta_distributed(alpha: float) -> None:
     """Beta(α, α) has mean ½ and variance 1/(4(2α + 1)); for α = 1 it is uniform."""
     training = dataclasses.replace(TRAINING, epochs=4000)
-    lam = there(draw_plan(0, 0, 0, 10, training, Needs(alpha=alpha)).lam).astype(float)
-    assert lam.shape == (4000,)
+    drawn = there(draw_plan(0, 0, 0, 10, training, Needs(alpha=alpha)).lam)
+    assert (drawn.shape, drawn.dtype) == ((4000,), np.float32)
+    lam = drawn.astype(float)
     assert lam.min() >= 0
     assert lam.max() <= 1
     variance = 1 / (4 * (2 * alpha + 1))
@@ -238,7 +245,7 @@ def test_ratio_is_beta_distributed(alpha: float) -> None:
 def test_crops_are_in_range(pad: int) -> None:
     drawn = plan(samples=500, needs=Needs(partner="local"), pad=pad)
     for crops in (there(drawn.crops), there(drawn.partner_crops)):
-        assert crops.shape == (150, 10, 3)
+        assert (crops.shape, crops.dtype) == ((150, 10, 3), np.uint8)
         for axis in (0, 1):
             values, counts = np.unique(crops[..., axis], return_counts=True)
             assert values.tolist() == list(range(2 * pad + 1))
@@ -247,6 +254,7 @@ def test_crops_are_in_range(pad: int) -> None:
         assert abs((crops[..., 2] == 1).mean() - 0.5) < 5 * np.sqrt(0.25 / 1500)
         assert set(np.unique(crops[..., 2])) == {0, 1}
     assert plan(needs=Needs(partner="local")).crops is None
+    assert draw_plans(0, 0, [0], [5], TRAINING, Needs())[0].crops is None
     assert plan(needs=Needs(), pad=pad).partner_crops is None
 
 

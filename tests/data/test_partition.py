@@ -74,6 +74,16 @@ def test_which_classes_get_one_more_shard_is_drawn() -> None:
     assert more == {0, 1, 2}
 
 
+@pytest.mark.parametrize("balanced", [True, False])
+def test_who_gets_the_longer_shard_is_drawn(balanced: bool) -> None:
+    """Seven samples for two clients: the first gets four in half of 200 draws, deviation 7.1."""
+    rngs = map(np.random.default_rng, range(200))
+    dealt = [partition.by_classes(np.zeros(7), 2, 1, rng, balanced=balanced) for rng in rngs]
+    sizes = [rows.sizes.tolist() for rows in dealt]
+    assert sizes.count([4, 3]) + sizes.count([3, 4]) == 200
+    assert abs(sizes.count([4, 3]) - 100) < 5 * 7.1
+
+
 @given(class_settings(coverage=2), seeds)
 def test_random_classes(setting: tuple[list[int], int, int], seed: int) -> None:
     sizes, clients, per_client = setting
@@ -108,6 +118,15 @@ def test_shards_are_dealt_at_random() -> None:
         (shards(partition.shards(labels, 60, 2, np.random.default_rng(seed)), labels) > 0).sum(axis=1) == 1 for seed in range(40)
     ]
     assert np.mean(one_class) == pytest.approx(11 / 119, abs=4 * np.sqrt(11 / 119 * 108 / 119 / 2400))
+
+
+def test_shards_keep_the_order_drawn() -> None:
+    """So that they are the same everywhere: sorts that may swap equals differ between machines."""
+    labels = np.random.default_rng(0).integers(0, 3, 999)
+    order = np.random.default_rng(1).permutation(999).tolist()
+    half = sorted(sorted(order, key=labels.__getitem__)[:500])  # Python's sort is stable
+    rows = partition.shards(labels, 2, 1, np.random.default_rng(1))
+    assert half in (rows[0].tolist(), rows[1].tolist())
 
 
 def test_random_classes_are_uniform() -> None:
@@ -189,6 +208,14 @@ def test_share(sizes: list[int], fraction: float, seed: int) -> None:
         assert set(kept[k].tolist()) <= set(more[k].tolist()) <= set(index[k].tolist())
 
 
+def test_a_share_is_drawn() -> None:
+    """Half of ten rows: each is kept in half of 400 draws, deviation 10."""
+    index = Ragged.of([np.arange(10)])
+    rngs = map(np.random.default_rng, range(400))
+    kept = np.concatenate([partition.share(index, 0.5, rng)[0] for rng in rngs])
+    assert (abs(np.bincount(kept, minlength=10) - 200) < 5 * 10).all()
+
+
 def test_share_of_the_papers_table() -> None:
     """With 833 local samples: 20 % are 167 (166.6), 50 % are 416 (416.5, to even)."""
     index = Ragged.of([np.arange(833)])
@@ -204,6 +231,28 @@ def test_subset(sizes: list[int], count: int, seed: int) -> None:
     assert len(set(rows.tolist())) == len(rows) == count
     taken = np.array([(labels[rows] == c).sum() for c in np.unique(labels)])
     assert (abs(taken - count * np.array(sizes) / len(labels)) < 1).all()
+
+
+def test_subset_gives_the_rest_to_the_largest_remainders() -> None:
+    """4 of 7 and 3 samples: 2.8 and 1.2. Of 40 equal classes with 1.5 each, the first 20 drawn."""
+    labels = np.repeat([0, 1], [7, 3])
+    rows = partition.subset(labels, 4, np.random.default_rng(0))
+    assert np.bincount(labels[rows]).tolist() == [3, 1]
+    labels, drawn = np.repeat(np.arange(40), 2), np.random.default_rng(1).permutation(40)[:20]
+    rows = partition.subset(labels, 60, np.random.default_rng(1))
+    assert np.flatnonzero(np.bincount(labels[rows]) == 2).tolist() == sorted(drawn.tolist())
+
+
+def test_all_is_as_it_was() -> None:
+    assert partition.share(Ragged.of([[5, 2]]), 1, np.random.default_rng(0))[0].tolist() == [5, 2]
+
+
+@pytest.mark.parametrize(("how", "balanced"), [("classes", True), ("random-classes", False)])
+def test_classes_are_dealt_or_drawn_as_named(how: str, balanced: bool) -> None:
+    labels = np.repeat(np.arange(10), 30)
+    named = partition.spread(labels, 12, how, 3, None, np.random.default_rng(0))
+    rows = partition.by_classes(labels, 12, 3, np.random.default_rng(0), balanced=balanced)
+    assert named.flat.tolist() == rows.flat.tolist()
 
 
 def test_equal_seeds_give_equal_partitions() -> None:
@@ -223,6 +272,7 @@ BAD: list[tuple[str, Any]] = [
     ("13 clients", lambda rng: partition.iid(12, 13, rng)),
     ("cannot hold all 3 classes", lambda rng: partition.by_classes(LABELS, 2, 1, rng)),
     ("cannot be cut into 5 shards", lambda rng: partition.by_classes(LABELS, 5, 3, rng)),
+    ("of 2 samples cannot be cut into 3", lambda rng: partition.by_classes(LABELS[:6], 3, 2, rng)),
     ("cannot be cut into 5 shards", lambda rng: partition.by_classes(LABELS, 5, 3, rng, balanced=False)),
     ("left one out", lambda rng: partition.by_classes(np.arange(20), 10, 2, rng, balanced=False)),
     ("alpha is 0", lambda rng: partition.dirichlet(LABELS, 3, 0, rng)),
@@ -238,7 +288,7 @@ BAD: list[tuple[str, Any]] = [
     ("cannot take 0", lambda rng: partition.subset(LABELS, 0, rng)),
     ("no partition 'shard'", lambda rng: partition.spread(LABELS, 3, "shard", 1, None, rng)),
     ("0 shards per client", lambda rng: partition.shards(LABELS, 3, 0, rng)),
-    ("5 shards per client; 12 samples for 3 clients allow 1..4", lambda rng: partition.shards(LABELS, 3, 5, rng)),
+    ("5 shards per client; 12 samples .* allow 1..4$", lambda rng: partition.shards(LABELS, 3, 5, rng)),
     ("13 clients for 12 samples", lambda rng: partition.shards(LABELS, 13, 1, rng)),
     ("needs `alpha`", lambda rng: partition.spread(LABELS, 3, "dirichlet", 1, None, rng)),
     ("does not use `alpha`", lambda rng: partition.spread(LABELS, 3, "iid", 1, 0.5, rng)),

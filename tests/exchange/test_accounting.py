@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, Objective, Supervised, Training
 from fedmix.data import FederatedData, Ragged, from_arrays
 from fedmix.data.transforms import Images, OneHot, Plain
-from fedmix.exchange import MeanExchange, Means, calibrated, guarantee, release, sensitivity
-from fedmix.exchange.accounting import nonnegative
+from fedmix.exchange import Guarantee, MeanExchange, Means, calibrated, guarantee, release, sensitivity
+from fedmix.exchange.accounting import nonnegative, upwards
 from fedmix.exchange.pool import to_shares
 from fedmix.objectives import GlobalMix
 from tests.synthetic import one_after_another
@@ -53,6 +54,13 @@ def test_clipped_together_by_hand() -> None:
     means = released(x, y, Exchange(clip=6.5))
     assert means.x.tolist() == [[0.75, 2.5]]
     assert means.y.tolist() == [[3.0, 2.0]]
+
+
+def test_what_is_no_number_counts_as_nothing() -> None:
+    """In an input and in a label, without harm to what stands beside it."""
+    odd = torch.tensor([[math.nan, 1.0], [math.inf, 1.0], [-math.inf, 1.0]])
+    means = released(odd.numpy(), odd, Exchange(clip=9.0))
+    assert means.x.tolist() == means.y.tolist() == [[0.0, 1.0]]
 
 
 def test_clipped_apart_by_hand() -> None:
@@ -98,6 +106,11 @@ def test_a_pool_holds_shares_where_labels_are_noised() -> None:
     assert float(mean.releases.y.min()) < 0  # what left the clients is as noised as was said
     assert float(mean.pool.y.min()) >= 0
     torch.testing.assert_close(mean.pool.y.sum(1), torch.ones(6))
+
+
+def test_shares_of_large_values() -> None:
+    """1e8 and 1e8 − 1 are one number in single precision; the nearest shares are (1, 0) still."""
+    assert to_shares(torch.tensor([[1e8, 0.0]])).tolist() == [[1.0, 0.0]]
 
 
 # Sensitivity
@@ -147,6 +160,12 @@ def test_two_normals_one_deviation_apart() -> None:
     assert str(replace(found, delta=0.127)) == (
         "(1, 0.127)-differential privacy of the means for one sample replaced, over one release."
     )
+
+
+def test_a_guarantee_in_words() -> None:
+    found = Guarantee(2.0, 1e-5, 0.5, neighbours="add-remove", releases=3)
+    said = "of the means for one sample added or removed, over 3 releases."
+    assert str(found) == f"(2, 1e-05)-differential privacy {said}"
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-3), (0.5, 1e-5), (1, 1e-5), (2, 1e-6), (8, 1e-5), (16, 1e-7)])
@@ -231,7 +250,7 @@ CLIPPED = Exchange(clip=1.0, noise=1.0)
     ("how", "where", "reason"),
     [
         (Exchange(m=1), {}, "no noise .* with exchange.m=1 they are raw samples"),
-        (Exchange(clip=1.0), {}, "the means carry no noise"),
+        (Exchange(clip=1.0), {}, r"the means carry no noise \(exchange.noise\)\.$"),
         (Exchange(noise=1.0), {}, "not clipped"),
         (replace(CLIPPED, label_clip=1.0, label_noise=0.0), {}, "labels carry no noise"),
         (replace(CLIPPED, m=5, split="class"), {}, "groups are made by label"),
@@ -242,20 +261,43 @@ CLIPPED = Exchange(clip=1.0, noise=1.0)
     ],
 )
 def test_no_guarantee(how: Exchange, where: dict[str, Any], reason: str) -> None:
-    found = guarantee(how, 5, **where)
+    found = guarantee(how, 5, 0.01, releases=3, **where)
     assert not found
-    assert found.epsilon == found.mu == math.inf
+    told = {"level": "sample", "neighbours": "replace", **where}
+    assert found == Guarantee(math.inf, 0.01, math.inf, releases=3, reason=found.reason, **told)
     assert str(found).startswith("None: ")
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(str(found))
 
 
-@pytest.mark.parametrize("wrong", [{"delta": 0.0}, {"delta": 1.0}, {"delta": math.nan}, {"releases": 0}, {"group": 0}])
-def test_bad_input(wrong: dict[str, Any]) -> None:
-    with pytest.raises(BadInput):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"delta": 0.0}, "delta=0.0 must lie between 0 and 1"),
+        ({"delta": 1.0}, "delta=1.0 must lie between 0 and 1"),
+        ({"delta": math.nan}, "delta=nan must lie between 0 and 1"),
+        ({"releases": 0}, "releases=0: give at least 1"),
+        ({"group": 0}, "a mean of 0 samples: give at least 1"),
+    ],
+)
+def test_bad_input(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
         guarantee(CLIPPED, **{"group": 5, **wrong})
-    with pytest.raises(BadInput):
+    with pytest.raises(BadInput, match=said):
         calibrated(CLIPPED, 1.0, **{"group": 5, **wrong})
+
+
+def test_what_no_noise_can_mend() -> None:
+    with pytest.raises(BadInput, match="no noise gives a guarantee: samples are not clipped"):
+        calibrated(Exchange(), 1.0, 5)
+    with pytest.raises(BadInput, match=r"clip=0\.0 must be positive and finite"):
+        sensitivity(0.0, 5)
+
+
+def test_without_the_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(BadInput, match=r"run: pip install 'fedmix\[privacy\]'"):
+        guarantee(CLIPPED, 5)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
@@ -299,6 +341,47 @@ def federation(objective: Objective | None = None, **more: Any) -> Federation:
 def test_hardly_any_noise_promises_nothing() -> None:
     for noise in (5e-324, 1e-160, 1e-7):
         assert "the noise is too small" in str(guarantee(Exchange(clip=1.0, noise=noise), 1))
+    found = guarantee(Exchange(clip=1.0, noise=1e-7), 1, 0.01, releases=4, level="client")
+    assert (found.epsilon, found.delta, found.releases) == (math.inf, 0.01, 4)
+    assert (found.level, found.neighbours) == ("client", "replace")
+    assert found.mu == pytest.approx(2 * 2 / 1e-7)
+    assert guarantee(Exchange(clip=0.5, noise=1e-6), 1)  # μ is 1e6, and promises little enough
+    assert not guarantee(Exchange(clip=0.5, noise=1 / 1_000_000.5), 1)
+
+
+def test_a_client_moves_a_mean_as_far_as_all_its_samples() -> None:
+    """One of 5 samples within 3 moves their mean by 6/5 of the noise of 2, and all of them by 6."""
+    how = Exchange(clip=3.0, noise=2.0)
+    assert guarantee(how, 5, 0.01).mu == pytest.approx(6 / 5 / 2)
+    assert guarantee(how, 5, 0.01, level="client").mu == pytest.approx(6 / 2)
+    assert guarantee(how, 5, 0.01, level="client").delta == 0.01
+
+
+def test_noise_for_values_that_are_not_negative() -> None:
+    """They lie √2·C apart where others lie 2·C, and so need 1/√2 of the noise."""
+    found = calibrated(CLIPPED, 1.0, 5, nonnegative=True)
+    assert found.noise == pytest.approx(calibrated(CLIPPED, 1.0, 5).noise / math.sqrt(2))
+
+
+def test_noise_on_labels_is_found_where_there_was_none() -> None:
+    """Both bounds are 1, so that half of μ² each asks for one noise on both."""
+    found = calibrated(Exchange(clip=1.0, label_clip=1.0, label_noise=0.0), 1.0, 5)
+    assert found.label_noise == found.noise > 0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "said"),
+    [
+        (1231.0, "1.24e+03"),
+        (1.0001, "1.01"),
+        (2.0, "2"),
+        (0.1231, "0.124"),
+        (0.0, "0"),
+        (math.inf, "inf"),
+    ],
+)
+def test_what_is_said_is_rounded_up(epsilon: float, said: str) -> None:
+    assert upwards(epsilon) == said
 
 
 def test_releases_are_counted() -> None:
@@ -369,6 +452,7 @@ def test_extremes_end_in_numbers() -> None:
     assert guarantee(replace(CLIPPED, noise=1e30), 5).epsilon == 0
     for epsilon in (1e-9, 500.0):
         assert delta_of(2 / 5 / calibrated(CLIPPED, epsilon, 5).noise, epsilon) == pytest.approx(1e-5, rel=1e-3)
+    assert calibrated(CLIPPED, 1e-12, 5, 1e-15).noise > calibrated(CLIPPED, 1e-9, 5).noise
 
 
 @pytest.mark.parametrize("wrong", [

@@ -18,6 +18,7 @@ from fedmix import BadInput, Exchange
 from fedmix.data import Ragged
 from fedmix.data.transforms import Images, OneHot
 from fedmix.exchange import Means, average, release, split_at_random, split_by_class
+from fedmix.exchange.means import split
 
 Array = np.ndarray[Any, Any]
 
@@ -84,6 +85,8 @@ def test_nan_is_no_setting(name: str) -> None:
 def test_more_than_the_client_has_is_refused() -> None:
     with pytest.raises(BadInput, match=r"exchange.m=8 is more than the 7 samples of client 3; .*exchange.cutoff=8"):
         Exchange(m=8).group_size(3, 7)
+    with pytest.raises(BadInput, match="than the 2 samples of client 3"):
+        released(np.zeros((2, 1)), one_hot([0, 1], 2), Exchange(m=8), client=3)
 
 
 # Groups
@@ -124,6 +127,15 @@ def test_class_split(labels: list[int], data: st.DataObject, seed: int) -> None:
         assert not any(labels[i] in large for g in mixed for i in g)
     else:  # too few for a group: they join one
         assert len(mixed) == 1
+
+
+@pytest.mark.parametrize("how", ["random", "class"])
+def test_too_few_for_two_groups_stay_together(how: str) -> None:
+    """As they are, and with nothing drawn; one more, and there are two."""
+    rng = np.random.default_rng(0)
+    assert [g.tolist() for g in split(torch.eye(5), 3, how, rng)] == [[0, 1, 2, 3, 4]]
+    assert rng.random() == np.random.default_rng(0).random()
+    assert [len(g) for g in split(torch.eye(6), 3, how, rng)] == [3, 3]
 
 
 def test_class_split_deals_a_class_out_at_random() -> None:
@@ -236,3 +248,5 @@ def test_noise_is_the_streams_alone() -> None:
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     assert torch.equal(released(x + 5, y, Exchange(noise=1.0), noise=1).x, one + 5)
+    drawn = np.random.default_rng(1).standard_normal((1, 8), dtype=np.float32)
+    assert torch.equal(released(x, y, Exchange(noise=2.0), noise=1).x, 2 * torch.from_numpy(drawn))

@@ -1,5 +1,7 @@
 """All clients at once release what each would release by itself: `release`, with the client's own streams, says what."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,18 @@ def test_clients_larger_than_a_block() -> None:
     assert all(same(alone(data, how, 5, k), together.of(k)) for k in range(6))
 
 
+@pytest.mark.parametrize("apart", [{}, {"label_clip": 0.5, "label_noise": 0.2}])
+def test_all_clip_as_each_clips(apart: dict[str, Any]) -> None:
+    """And by hand: an input and a label of norm 1 have √2 together; bound by ½, each has ½/√2."""
+    data, how = made([5, 9, 4], images=False), Exchange(m=2, clip=0.5, noise=0.1, **apart)
+    together = exchanged(data, how, 3)
+    assert all(same(alone(data, how, 3, k), together.of(k)) for k in range(3))
+    units = replace(data, x=np.eye(3, dtype=np.float32)[data.y])
+    found = exchanged(units, Exchange(m=1, clip=0.5), 3)
+    for values in (found.x, found.y):
+        torch.testing.assert_close(values.norm(dim=1), torch.full((18,), 0.5 / math.sqrt(2)))
+
+
 def test_clients_that_send_again_use_their_next_streams() -> None:
     data, how = made([9, 8, 7, 6], images=True), Exchange(m=3, noise=0.1)
     mean = MeanExchange(how, 2, 4)
@@ -121,6 +135,11 @@ def releases(**of: list[float]) -> Releases:
     owner = np.concatenate([[int(name[1:])] * len(values) for name, values in of.items()])
     x = torch.tensor([[v] for values in of.values() for v in values])
     return Releases(owner, x, -x)
+
+
+def test_a_clients_means_stay_in_order() -> None:
+    both = Releases.joined([releases(k1=[*map(float, range(99))]), releases(k0=[-1.0])])
+    assert both.x[:, 0].tolist() == list(range(-1, 99))
 
 
 def test_join_and_leave_out() -> None:

@@ -114,6 +114,15 @@ def test_a_client_that_falls_below_the_cutoff_is_forgotten() -> None:
     assert np.unique(released(mean).owner).tolist() == [0, 3, 4]
 
 
+def test_releases_and_the_smallest_mean_are_counted() -> None:
+    """Clients of 4, 2, 6, 3 and 5 samples, of which those with 3 or more send."""
+    mean = exchange(made(), cutoff=3)
+    assert (mean.sent.tolist(), mean.smallest) == ([1, 0, 1, 1, 1], 3)
+    nobody = MeanExchange(Exchange(cutoff=9), 0, N)
+    nobody.count(np.arange(0), nobody.how.smallest_group(np.array(SIZES)))
+    assert (nobody.sent.tolist(), nobody.smallest) == ([0] * N, 0)
+
+
 def test_a_cutoff_for_everybody_is_refused() -> None:
     data = made()
     with pytest.raises(BadInput, match=r"exchange.cutoff=7 leaves no client to send means: the largest has 6 samples; lower it"):
@@ -154,11 +163,13 @@ def test_changed_data_is_grouped_anew() -> None:
     """The rows are the same, but said to have changed: twelve are split into sixes again, with the same sum in all."""
     data = made(sizes=(12, 12))
     mean = exchange(data, m=6)
-    old = released(mean).of(0).x
-    mean.changed([0])
-    mean.refresh(data, data.units)
-    assert not torch.allclose(released(mean).of(0).x, old)
-    np.testing.assert_allclose(released(mean).of(0).x.sum(0).numpy(), old.sum(0).numpy(), rtol=1e-4, atol=1e-6)
+    for _ in range(2):
+        old = released(mean).of(0).x
+        mean.changed([0])
+        mean.refresh(data, data.units)
+        new = released(mean).of(0).x
+        assert not torch.allclose(new, old)
+        np.testing.assert_allclose(new.sum(0).numpy(), old.sum(0).numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_every_round() -> None:
@@ -184,6 +195,15 @@ def test_pool_is_delivered_once_per_client_and_version() -> None:
     mean.refresh(data.with_clients({4: [20]}), data.units)
     assert mean.deliver([2, 1]) == Traffic(means_down=2 * size)
     assert mean.deliver([0, 1, 2, 3, 4]) == Traffic(means_down=3 * size)
+
+
+def test_who_lost_the_pool_gets_it_again() -> None:
+    mean = exchange(made())
+    mean.deliver([0, 1, 2])
+    before = mean.holds
+    mean.lost([0, 2])
+    assert (before.tolist(), mean.holds.tolist()) == ([1, 1, 1, 0, 0], [0, 1, 0, 0, 0])
+    assert mean.deliver([0, 1, 2]) == Traffic(means_down=2 * N * (D + C) * VALUE)
 
 
 def test_exclude_own() -> None:
@@ -257,6 +277,16 @@ def test_own_means() -> None:
         assert min(np.abs(t - data.x[data.clients[k]].astype(float).sum(0)).max() for t in totals) < 1e-5
 
 
+def test_own_means_by_class() -> None:
+    data = made(sizes=(12, 12))
+    counts = [np.bincount(data.y[data.clients[k]], minlength=C) for k in range(2)]
+    mean = exchange(data, source="own", m=2, split="class")
+    assert mean.pool is not None
+    assert min(map(min, counts)) > 1
+    assert len(mean.pool) == sum(n // 2 for each in counts for n in each)
+    assert set(mean.pool.y.flatten().tolist()) == {0.0, 1.0}
+
+
 def test_own_means_are_neither_cut_off_nor_noised() -> None:
     data = made()
     mean = exchange(data, source="own", cutoff=3, noise=5.0)
@@ -278,6 +308,27 @@ def test_noise_says_nothing_about_the_data() -> None:
     values = pool_x(wide).double()  # 6,000 standard normals: s² deviates from 1 by sqrt(2/6000) = 0.018
     assert abs(float(values.var()) - 1) < 5 * 0.018
     assert abs(float(values.mean())) < 5 / 6000**0.5
+
+
+def regression() -> FederatedData:
+    """Two clients with targets (3, −2), (5, −4) and (0, 1)."""
+    x, y = np.ones((3, D)), np.array([[3.0, -2.0], [5.0, -4.0], [0.0, 1.0]])
+    return from_arrays(x, y, [[0, 1], [2]], (x, y))
+
+
+def test_targets_of_a_regression_are_no_shares() -> None:
+    clipped, noise = exchange(regression(), clip=99.0), exchange(regression(), source="noise")
+    assert clipped.pool is not None
+    assert noise.pool is not None
+    assert sorted(clipped.pool.y.tolist()) == [[0.0, 1.0], [4.0, -3.0]]
+    assert noise.pool.y.tolist() == [[0.0, 0.0]] * 2
+
+
+def test_sums_of_several_clients_come_averaged() -> None:
+    data, mean = made(), MeanExchange(Exchange(secure="secagg+", average=2, clip=9.0), 0, N)
+    sums = Releases(np.array([0, 2]), torch.eye(2, D), torch.eye(2, C))
+    mean.take(np.arange(N), [sums], data)
+    assert sorted(pool_x(mean).tolist()) == [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
 
 
 # Saved and put back
@@ -324,6 +375,52 @@ def test_state_and_restore(how: dict[str, Any]) -> None:
     assert mean.version == 2
     mean.changed([1])  # what was saved does not follow
     assert saved["epoch"].tolist() == [1, 0, 0, 0, 0]
+
+
+DAMAGE: list[tuple[str, torch.Tensor | None, str]] = [
+    ("holds", None, "holds"),
+    ("holds", torch.zeros(N - 1, dtype=torch.int64), "holds"),
+    ("epoch", torch.zeros(N), "epoch"),
+    ("sent", -torch.ones(N, dtype=torch.int64), "sent"),
+    ("version", torch.zeros(1, dtype=torch.int64), "version"),
+    ("smallest", torch.tensor(1.0), "smallest"),
+    ("pending", torch.tensor([-1]), "pending"),
+    ("pending", torch.tensor(1), "owners"),
+    ("pending", torch.tensor([N]), "owners"),
+    ("owner", None, "releases"),
+    ("x", None, "releases"),
+    ("y", None, "releases"),
+    ("owner", torch.zeros(N), "owners"),
+    ("owner", torch.zeros(N, 1, dtype=torch.int64), "owners"),
+    ("owner", torch.zeros(0, dtype=torch.int64), "owners"),
+    ("owner", torch.arange(N) - 1, "owners"),
+    ("owner", torch.arange(N) + 1, "owners"),
+    ("owner", torch.arange(N).flip(0), "releases"),
+    ("x", torch.zeros(N - 1, D), "releases"),
+    ("x", torch.zeros(N, D, dtype=torch.float64), "releases"),
+    ("y", torch.zeros(N, C, dtype=torch.float64), "releases"),
+    ("y", torch.zeros(N, C + 1), "releases"),
+    ("y", torch.full((N, C), float("nan")), "releases"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "said"), DAMAGE)
+def test_a_damaged_state_is_refused(name: str, value: torch.Tensor | None, said: str) -> None:
+    data = made()
+    saved = exchange(data).state()
+    damaged = {n: t for n, t in (saved | {name: value}).items() if t is not None}
+    with pytest.raises(BadInput, match=f"its exchange has no fitting {said}; start anew"):
+        MeanExchange(Exchange(), 0, N).restore(damaged, data)
+    MeanExchange(Exchange(), 0, N).restore(saved, data)
+
+
+def test_a_state_that_lost_all_its_releases_is_refused() -> None:
+    data = made()
+    saved = exchange(data).state()
+    for name in ("owner", "x", "y"):
+        del saved[name]
+    with pytest.raises(BadInput, match="no fitting releases"):
+        MeanExchange(Exchange(), 0, N).restore(saved, data)
 
 
 # Every byte of a run

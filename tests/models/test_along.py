@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp
 
 from fedmix import models
-from fedmix.models import LSTM, KeyedDropout, Model
+from fedmix.models import LSTM, KeyedDropout, Model, along
 from fedmix.models.along import Along
 from fedmix.models.functional import _prepared
 from fedmix.models.layers import Conv2d, Embedding, LastStep, Linear, MaxPool2d
@@ -132,6 +132,17 @@ def test_the_papers_models_and_their_gradients(kind: str) -> None:
 
     torch.testing.assert_close(in_one_pass(params), in_two(params))
     torch.testing.assert_close(grad(in_one_pass)(params), grad(in_two)(params))
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_the_papers_models_take_one_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(module: nn.Module, *_: object) -> Tensor:
+        raise AssertionError(f"{type(module).__name__} is left to jvp")
+
+    monkeypatch.setattr(along, "_by_jvp", refuse)
+    build, shape, _ = SHAPES[kind]
+    model = Model(build())
+    model.along(model.init(), torch.zeros(2, *shape), torch.zeros(1, *shape), KEY)
 
 
 def test_a_module_that_is_no_sequential() -> None:

@@ -14,7 +14,8 @@ from fedmix.data.transforms import Plain
 from fedmix.errors import BadInput
 from fedmix.losses import cross_entropy, squared_error
 from fedmix.models.functional import Model
-from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Needs, Objective, Supervised, batch_mean
+from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Needs, Objective, Proximal, Supervised, batch_mean
+from fedmix.objectives.check import check_objective
 from fedmix.types import Batch, Params
 from tests.synthetic import ENGINES, EngineName, arrays, federated
 
@@ -66,6 +67,13 @@ def test_a_term_of_a_sum_and_of_hidden_states_is_seen() -> None:
         start(Supervised() + wrong, "vectorised")
     with pytest.raises(BadInput, match="lets padding count"):
         start(Hidden(FedMix(0.1), layer=1) + wrong, "vectorised")
+    with pytest.raises(BadInput, match="lets padding count"):
+        start(Proximal(0.1) + wrong, "vectorised")
+
+
+def test_one_sample_is_enough_to_try_an_objective() -> None:
+    federation = Federation(nn.Linear(4, 3), arrays(1, clients=1), Supervised(), Training(1))
+    assert [r.round for r in federation.run(1)] == [1]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -73,6 +81,57 @@ def test_a_term_of_a_sum_and_of_hidden_states_is_seen() -> None:
 def test_random_numbers_of_its_own_are_refused(noise: Callable[[int], Tensor], engine: EngineName) -> None:
     with pytest.raises(BadInput, match=r"Own gives two values for the same batch, .* draws random numbers by itself"):
         start(Own(lambda losses, batch, _params: batch_mean(losses + noise(len(losses)), batch.mask)), engine)
+
+
+class Spy(Objective):
+    """It asks for something, and notes the batches that it gets."""
+
+    def __init__(self, needs: Needs) -> None:
+        self.asked, self.seen = needs, list[Batch]()
+
+    @property
+    def needs(self) -> Needs:
+        return self.asked
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:  # noqa: ARG002
+        self.seen.append(batch)
+        return torch.zeros(())
+
+
+@pytest.mark.parametrize(
+    ("needs", "more"),
+    [
+        (Needs(), set()),
+        (Needs(means="batch"), {"mean_x", "mean_y"}),
+        (Needs(means="sample", layer=1), {"mean_x", "mean_y"}),
+        (Needs(partner="local", alpha=1.0), {"partner_x", "partner_y", "lam"}),
+        (Needs(partner="global"), {"partner_x", "partner_y"}),
+    ],
+)
+def test_what_an_objective_is_tried_with(needs: Needs, more: set[str]) -> None:
+    """The first sample beside the last, as padding; each has the other for its mean or partner."""
+    data, spy = arrays(), Spy(needs)
+    model = Model(nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)))
+    check_objective(spy, model, data)
+    alone, padded, again = spy.seen
+    given = {name for name, value in padded._asdict().items() if value is not None}
+    assert given == {"x", "y", "mask", "key", *more}
+    x, y = torch.from_numpy(data.x[[0, 11]]).float(), torch.eye(3)[data.y[[0, 11]]]
+    assert (padded.mask.tolist(), alone.mask.tolist()) == ([1.0, 0.0], [1.0])
+    assert torch.equal(padded.x, x)
+    assert torch.equal(again.x, x)
+    assert torch.equal(alone.x, x[:1])
+    if padded.partner_x is not None:
+        assert torch.equal(padded.partner_x, x.flip(0))
+        assert torch.equal(present(padded.partner_y), y.flip(0))
+    if padded.mean_x is not None:
+        first = list(model.init().values())[:2]
+        states = x @ first[0].T + first[1] if needs.layer else x
+        count = 1 if needs.means == "batch" else 2
+        torch.testing.assert_close(padded.mean_x, states.flip(0)[:count])
+        assert torch.equal(present(padded.mean_y), y.flip(0)[:count])
+    if padded.lam is not None:
+        assert 0 < padded.lam < 1
 
 
 @pytest.mark.parametrize(

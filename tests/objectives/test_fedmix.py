@@ -67,6 +67,8 @@ def test_the_third_term_times_something() -> None:
     assert float((value(third=0.1, expand="logits") - without).abs()) > 0
     with pytest.raises(BadInput, match="third=-1 multiplies ℓ3; it must be 0 or more"):
         FedMix(0.2, third=-1)
+    with pytest.raises(BadInput, match="third=inf multiplies ℓ3"):
+        FedMix(0.2, third=float("inf"))
 
 
 @pytest.mark.parametrize("B", [1, 10, 32])

@@ -1,15 +1,29 @@
 """Supervised, Proximal, LocalMix, Hidden, sums and losses, each against a hand computation."""
 
 import math
+from typing import Any, Literal, cast
 
 import pytest
 import torch
 from torch import nn
 
-from fedmix import BadInput, FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Proximal, Supervised, Training, losses
+from fedmix import (
+    BadInput,
+    FedMix,
+    GlobalMix,
+    Hidden,
+    LocalMix,
+    NaiveMix,
+    Objective,
+    Proximal,
+    Supervised,
+    Training,
+    losses,
+)
 from fedmix.local import local_step
 from fedmix.models import Model
-from fedmix.objectives import Phase
+from fedmix.objectives import Needs, Phase
+from fedmix.rng import keep_mask
 from fedmix.types import Batch, Params
 from tests.synthetic import model_and_batch
 
@@ -118,6 +132,52 @@ def test_hidden_trains_the_decoder_then_everything() -> None:
     assert not torch.equal(ours["0.0.weight"], params["0.0.weight"])
 
 
+def dropped_out() -> tuple[Model, Params, Batch, float]:
+    """Dropout of one half between two layers that do nothing, and the loss of mixup with λ = ¼.
+
+    It is the mean of ½z² − z·(¾·3 + ¼·7), where z is 2·(¾x + ¼x') if kept and 0 if not.
+    """
+    layers = nn.Linear(1, 1, bias=False), nn.Dropout(0.5), nn.Linear(1, 1, bias=False)
+    model = Model(nn.Sequential(*layers), losses.squared_error)
+    params, key = dict.fromkeys(model.names, torch.ones(1, 1)), torch.tensor(3)
+    x, partners = torch.arange(1.0, 9)[:, None], torch.arange(12.0, 20)[:, None]
+    ones = torch.ones(8, 1)
+    kept = keep_mask(key, 0, (8, 1), 0.5)
+    assert 0 < kept.sum() < 8
+    z = 2 * (0.75 * x + 0.25 * partners) * kept
+    batch = Batch(x, 3 * ones, ones[:, 0], key, partners, 7 * ones, partners, 7 * ones)
+    return model, params, batch, float((z**2 / 2 - z * 4).mean())
+
+
+@pytest.mark.parametrize("objective", [LocalMix(lam=0.25), NaiveMix(0.25, per="sample")], ids=str)
+def test_mixed_samples_are_dropped_out(objective: Objective) -> None:
+    model, params, batch, expected = dropped_out()
+    assert float(objective(model, params, params, batch)) == pytest.approx(expected)
+
+
+def test_samples_are_dropped_out() -> None:
+    """The plain loss of mixed samples with the label 4 = ¾·3 + ¼·7."""
+    model, params, batch, expected = dropped_out()
+    assert batch.partner_x is not None
+    mixed = batch._replace(x=0.75 * batch.x + 0.25 * batch.partner_x, y=torch.full((8, 1), 4.0))
+    assert float(Supervised()(model, params, params, mixed)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("missing", ["mean_x", "mean_y"])
+def test_a_batch_without_means_is_refused(missing: str) -> None:
+    model, params, batch, _ = dropped_out()
+    gone: Any = {missing: None}
+    with pytest.raises(BadInput, match="this batch carries no received means; run a mean exchange"):
+        NaiveMix(0.1)(model, params, params, batch._replace(**gone))
+
+
+def test_hidden_states_of_samples_and_partners_are_dropped_out() -> None:
+    """Hidden states are 2x where the batch's key keeps them, and 0 elsewhere."""
+    model, params, batch, expected = dropped_out()
+    found = Hidden(LocalMix(lam=0.25), 2)(model, params, params, batch)
+    assert float(found) == pytest.approx(expected)
+
+
 def test_a_sum_joins_every_phase() -> None:
     both = Hidden(NaiveMix(0.1), 2) + Proximal(0.3)
     first, second = both.phases()
@@ -127,8 +187,52 @@ def test_a_sum_joins_every_phase() -> None:
     count = sum(p.numel() for p in params.values())
     plain = float(Supervised()(model, params, away, batch))
     assert float(second.objective(model, params, away, batch)) == pytest.approx(plain + 0.15 * count, rel=1e-12)
-    assert (Proximal(0.3) + Hidden(NaiveMix(0.1), 2)).phases()[0].layer == 2
+    before, after = Hidden(NaiveMix(0.1), 2).phases()
+    assert (Proximal(0.3) + Hidden(NaiveMix(0.1), 2)).phases() == (
+        Phase(Proximal(0.3) + before.objective, 2),
+        Phase(Proximal(0.3) + after.objective),
+    )
     assert (Supervised() + Proximal(0.1)).phases() == (Phase(Supervised() + Proximal(0.1)),)
+
+
+@pytest.mark.parametrize("per", ["batch", "sample"])
+def test_means_for_each_batch_or_each_sample(per: Literal["batch", "sample"]) -> None:
+    for objective in (FedMix(0.1, per=per), NaiveMix(0.1, per=per)):
+        assert objective.needs == Needs(means=per)
+
+
+class Late(Supervised):
+    """One phase that leaves the first two layers alone."""
+
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase(self, 2),)
+
+
+def test_a_sum_trains_no_layer_that_one_of_its_terms_leaves_alone() -> None:
+    for both in (Late() + Proximal(0.1), Proximal(0.1) + Late()):
+        assert both.phases() == (Phase(both, 2),)
+
+
+def test_every_term_knows_where_the_round_began() -> None:
+    """2 is 3 from 5: ½·0.5·9 for each Proximal, and 2²/2 − 2·1 = 0 for the sample (1, 1)."""
+    model, params = scalar_model()
+    batch = Batch(tensor([1.0]), tensor([1.0]), tensor(1.0), torch.tensor(0))
+    anchor = {"weight": tensor([5.0])}
+    for both in (Proximal(0.5) + Supervised(), Supervised() + Proximal(0.5)):
+        assert float(both(model, params, anchor, batch)) == 2.25
+    assert float(Proximal(0.0)(model, params, anchor, batch)) == 0.0
+    cut = Model(nn.Sequential(nn.Identity(), nn.Linear(1, 1, bias=False)), losses.squared_error)
+    hidden, weights = Hidden(Proximal(0.5), 1), {"1.weight": params["weight"]}
+    assert float(hidden(cut, weights, {"1.weight": anchor["weight"]}, batch)) == 2.25
+
+
+@pytest.mark.parametrize("missing", ["partner_x", "partner_y", "lam"])
+def test_a_batch_without_partners_is_refused(missing: str) -> None:
+    model, params, batch, _ = dropped_out()
+    gone: Any = {missing: None}
+    batch = batch._replace(lam=torch.tensor(0.5))._replace(**gone)
+    with pytest.raises(BadInput, match="LocalMix: this batch carries no partners to mix with"):
+        LocalMix(alpha=1.0)(model, params, params, batch)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +242,10 @@ def test_a_sum_joins_every_phase() -> None:
         (lambda: FedMix(lam=float("nan")), r"FedMix: lam=nan is outside"),
         (lambda: NaiveMix(lam=-0.1), r"NaiveMix: lam=-0\.1 is outside \[0, 1\]"),
         (lambda: LocalMix(lam=2.0), r"LocalMix: lam=2\.0 is outside"),
-        (lambda: LocalMix(), "LocalMix: give either alpha"),
-        (lambda: GlobalMix(alpha=1.0, lam=0.1), "GlobalMix: give either alpha"),
+        (lambda: LocalMix(), "LocalMix: give either alpha .* or a fixed lam$"),
+        (lambda: GlobalMix(alpha=1.0, lam=0.1), "GlobalMix: give .* takes the drawn one away"),
+        (lambda: Needs(means=cast(Any, "all")), "Needs: means='all' is unknown; .* batch, sample$"),
+        (lambda: Needs(partner=cast(Any, "x")), "Needs: partner='x' is unknown; .* local, global$"),
         (lambda: GlobalMix(alpha=0.0), "alpha=0.0 must be positive"),
         (lambda: Proximal(-1.0), "mu=-1.0 is negative"),
         (lambda: FedMix(0.1, scale="algorithm", expand="logits"), "leave scale out"),

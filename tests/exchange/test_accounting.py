@@ -276,8 +276,8 @@ def test_no_guarantee(how: Exchange, where: dict[str, Any], reason: str) -> None
         ({"delta": 0.0}, "delta=0.0 must lie between 0 and 1"),
         ({"delta": 1.0}, "delta=1.0 must lie between 0 and 1"),
         ({"delta": math.nan}, "delta=nan must lie between 0 and 1"),
-        ({"releases": 0}, "releases=0: give at least 1"),
-        ({"group": 0}, "a mean of 0 samples: give at least 1"),
+        ({"releases": 0}, "releases=0 must be at least 1"),
+        ({"group": 0}, "group=0 must be at least 1"),
     ],
 )
 def test_bad_input(wrong: dict[str, Any], said: str) -> None:

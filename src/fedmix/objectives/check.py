@@ -22,6 +22,7 @@ from fedmix.types import Batch, Params, each_field
 
 STEP = 1e-5  # of finite differences in float64
 KEY = torch.tensor(1)
+DRAWS = 8  # of parameters
 
 
 def check_objective(objective: Objective, model: Model, data: FederatedData) -> None:
@@ -97,29 +98,31 @@ def _check_linear(loss: Loss, outputs: int) -> None:
 
 
 def _check_mixable(model: Model, params: Params, x: Tensor) -> None:
-    """Refuse inputs that the model takes for whole numbers: it does not follow them a little, but all the way it does."""
-    normal = trial(x.dtype)
-    params = {name: p + 0.1 * normal(p.shape).to(p.dtype) for name, p in params.items()}  # the first ones may be zero
+    """Refuse inputs that the model takes for whole numbers: it does not follow them a little, but all the way it does.
 
-    def outputs(x: Tensor) -> Tensor:
-        return model(params, x, KEY)
-
+    With several parameters, since units of a network that stay dead for some of them do not follow a little either.
+    """
+    normal, flat = trial(x.dtype), torch.ones_like(x[0], dtype=torch.bool)
     try:
-        with torch.enable_grad():
-            of = x.clone().requires_grad_()
-            z = outputs(of)
-            weighted = (z * normal(z.shape)).sum()
-            slope = torch.autograd.grad(weighted, of, allow_unused=True)[0] if z.requires_grad else None
-        flat = torch.ones_like(x[0], dtype=torch.bool) if slope is None else (slope == 0).all(0)
-        near, far = (outputs(torch.where(flat, other, x)) for other in (x + 0.25, x.flip(0)))
+        for _ in range(DRAWS):
+            tried = {name: p + 0.1 * normal(p.shape).to(p.dtype) for name, p in params.items()}  # the first ones may be zero
+            with torch.enable_grad():
+                of = x.clone().requires_grad_()
+                z = model(tried, of, KEY)
+                weighted = (z * normal(z.shape)).sum()
+                slope = torch.autograd.grad(weighted, of, allow_unused=True)[0] if z.requires_grad else None
+            flat &= torch.ones_like(flat) if slope is None else (slope == 0).all(0)
+            others = (torch.where(flat, other, x) for other in (x + 0.25, x.flip(0), x.flip(0) + 0.25))
+            near, far, near_far = (model(tried, other, KEY) for other in others)
+            if not torch.equal(z, near) or not torch.equal(far, near_far) or torch.equal(z, far):
+                return
     except Exception:  # as above
         return
-    if torch.equal(z, near) and not torch.equal(z, far):
-        raise BadInput(
-            "the model takes inputs for whole numbers, such as token ids by x.long(), and this objective would mix them by "
-            "value; make them one-hot vectors (data.transforms.OneHot, models.Embedding), or mix at the embedding by "
-            "Hidden(..., layer=1)"
-        )
+    raise BadInput(
+        "the model takes inputs for whole numbers, such as token ids by x.long(), and this objective would mix them by "
+        "value; make them one-hot vectors (data.transforms.OneHot, models.Embedding), or mix at the embedding by "
+        "Hidden(..., layer=1)"
+    )
 
 
 def _check_derivative(model: Model, x: Tensor) -> None:

@@ -217,6 +217,19 @@ def test_whole_numbers_that_a_model_takes_for_numbers_are_mixed(module: nn.Modul
     Federation(module, ids(), NaiveMix(0.1), Training(2))
 
 
+@pytest.mark.parametrize("seed", [25, 179, 305])
+def test_units_that_are_dead_for_two_samples_are_no_token_ids(seed: int) -> None:
+    """With these weights, pixels that no live unit sees change the outputs as soon as others wake a unit there."""
+    x = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).numpy()
+    pictures = from_arrays(x, np.array([0, 1]), [[0], [1]], (x, np.array([0, 1])), classes=3)
+    torch.manual_seed(seed)
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3),
+    )  # fmt: skip
+    Federation(module, pictures, NaiveMix(0.1), Training(2))
+
+
 def focal(outputs: Tensor, targets: Tensor) -> Tensor:
     """(1 − p)²·(−log p) with p = Σ y_c·softmax(z)_c (Lin et al. 2017)."""
     p = (outputs.softmax(-1) * targets).sum(-1)

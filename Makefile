@@ -29,7 +29,7 @@ types: $(VENV)/.ready
 	$(BIN)/mypy
 
 check: $(VENV)/.ready
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	$(BIN)/pytest --numprocesses 4 --dist worksteal
 
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .

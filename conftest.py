@@ -1,11 +1,18 @@
-"""What all tests need: threads that do not spin, and properties that are not timed."""
+"""What all tests need: threads that do not spin, properties that are not timed, and those that wait first."""
 
 import os
 
+import pytest
 from hypothesis import settings
+
+FIRST = ("test_trouble.py", "test_processes.py")  # real federations, which mostly wait: others run beside them
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: spinning makes a busy machine ten times slower
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, each with a core of its own
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in FIRST)

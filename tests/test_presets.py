@@ -43,7 +43,7 @@ def test_every_preset_trains_two_rounds(
     if name == "cifar100":
         small["data.local_share"] = 0.2
     if name == "shakespeare":
-        small |= {"data.cap": 200, "training.batch_size": 40}
+        small |= {"data.cap": 100, "training.batch_size": 20}
     run = experiment(name, how, seed=1).with_settings(small).federation(tmp_path / "hub")
     before = {n: p.clone() for n, p in run.params.items()}
     rounds = list(run.run(2))

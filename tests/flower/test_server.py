@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Message
+from torch import Tensor, nn
 
 from fedmix import BadInput, Collapsed, Run, report
+from fedmix.data import alone
 from fedmix.experiment import Experiment
 from fedmix.flower import Task, client_app
 from fedmix.flower.roster import TooFew
@@ -19,7 +22,7 @@ from fedmix.flower.server import folder_of, serve
 from fedmix.flower.settings import Settings
 from fedmix.presets import experiment as preset
 from tests.flower.nodes import Nodes
-from tests.flower.tasks import SIZES, light, remote, simulated, task
+from tests.flower.tasks import SIZES, light, own, remote, simulated, task
 
 
 def config(tmp_path: Path, **more: Any) -> dict[str, Any]:
@@ -219,3 +222,17 @@ def test_a_model_that_does_not_take_a_clients_samples_is_told_by_that_client(tmp
     agreed = task(Experiment.of(light().values() | {"model": {"name": "digits_cnn"}}))
     with pytest.raises(BadInput, match="the model does not take inputs of shape"):
         serve(Nodes(client_app(agreed), range(4)), agreed, config(tmp_path))
+
+
+class Rounded(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.one_hot(x.long().clamp(0, 4), 5).float().flatten(1))
+
+
+def test_an_objective_that_cannot_train_the_model_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    held_out = alone(np.arange(24.0).reshape(4, 6) % 5, [0, 1, 2, 0], classes=3)
+    agreed = Task.of(light(), own, lambda _: held_out, module=lambda _: Rounded(30, 3))
+    nodes = Nodes(client_app(agreed), range(4))
+    with pytest.raises(BadInput, match="the model takes inputs for whole numbers"):
+        serve(nodes, agreed, config(tmp_path))
+    assert not nodes.sent

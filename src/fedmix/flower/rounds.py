@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedmix.data.federated import Ragged
 from fedmix.errors import BadInput
 from fedmix.exchange import Means, Releases, Traffic
 from fedmix.federation import Rounds, device_named
@@ -26,6 +27,7 @@ from fedmix.flower.roster import Roster, TooFew
 from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
 from fedmix.flower.wire import Presence, Rejected
+from fedmix.objectives.check import check_objective
 from fedmix.plan import choose_clients
 from fedmix.rng import stream
 from fedmix.server import Updates, average
@@ -56,7 +58,9 @@ class Remote(Rounds):
             )
         exchange = Asked(how, seed, settings.clients, ledger=Ledger(settings.clients, releases)) if how else None
         device = device_named(task.experiment.engine.device)
-        super().__init__(task.model(tests), task.objective, training, tests, exchange, seed, device)
+        model = task.model(tests)
+        check_objective(task.objective, model, replace(tests, x=tests.test_x, y=tests.test_y, clients=Ragged.of([[0]])))
+        super().__init__(model, task.objective, training, tests, exchange, seed, device)
         self.settings = settings
         self.rejected = self.attempt = 0
         self._traffic = Traffic()

@@ -230,7 +230,7 @@ class Rounded(nn.Linear):
 
 
 def test_an_objective_that_cannot_train_the_model_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
-    held_out = alone(np.arange(24.0).reshape(4, 6) % 5, [0, 1, 2, 0], classes=3)
+    held_out = alone(np.arange(24.0).reshape(4, 6) % 5, np.array([0, 1, 2, 0]), classes=3)
     agreed = Task.of(light(), own, lambda _: held_out, module=lambda _: Rounded(30, 3))
     nodes = Nodes(client_app(agreed), range(4))
     with pytest.raises(BadInput, match="the model takes inputs for whole numbers"):

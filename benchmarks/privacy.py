@@ -20,13 +20,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedmix.errors import Collapsed, Diverged
+from fedmix.core.errors import Collapsed, Diverged
+from fedmix.core.files import write_whole
 from fedmix.exchange import Exchange, calibrated
-from fedmix.exchange.accounting import DELTA, guarantee, nonnegative
-from fedmix.experiment import Experiment
-from fedmix.files import write_whole
-from fedmix.presets import experiment
-from fedmix.runs import Run
+from fedmix.experiment.presets import experiment
+from fedmix.experiment.spec import Experiment
+from fedmix.privacy.accounting import DELTA, guarantee, nonnegative
+from fedmix.runs.run import Run
 
 EPSILONS = (16.0, 8.0, 4.0, 2.0, 1.0)
 SIGMAS = (0.05, 0.075, 0.15, 0.3)  # the paper's

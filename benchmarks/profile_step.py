@@ -11,8 +11,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from fedmix.bench.cases import WORKLOADS, Size, federation
-from fedmix.engines import Vectorised
 from fedmix.kernels.precision import called
+from fedmix.training.engines import Vectorised
 
 STEPS, REPEATS = 60, 40
 

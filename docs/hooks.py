@@ -80,15 +80,16 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def settings_tables() -> str:
     """All sections, each with a table, or with one for each name that it can have."""
-    from fedmix import Exchange, Training, experiment
+    from fedmix import Exchange, Training
+    from fedmix.experiment import spec
 
-    every = list(experiment.settings())
+    every = list(spec.settings())
     unknown = SAYS.keys() - {path for path, *_ in every}
     if unknown:
         raise ValueError(f"docs/hooks.py explains settings that do not exist: {', '.join(sorted(unknown))}")
     builders: dict[str, dict[str, Callable[..., Any]]] = {
-        "data": dict(experiment.DATA), "model": dict(experiment.MODELS), "objective": dict(experiment.OBJECTIVES),
-        "exchange": {"": Exchange}, "training": {"": Training}, "engine": {"": experiment.EngineSection},
+        "data": dict(spec.DATA), "model": dict(spec.MODELS), "objective": dict(spec.OBJECTIVES),
+        "exchange": {"": Exchange}, "training": {"": Training}, "engine": {"": spec.EngineSection},
     }  # fmt: skip
     lines = ["<style>.md-typeset td:first-child code { white-space: nowrap }</style>", ""]
     sections = dict.fromkeys(path.rpartition(".")[0] for path, *_ in every)
@@ -108,7 +109,7 @@ def settings_tables() -> str:
 
 def presets_table() -> str:
     """What each preset sets, one column each."""
-    from fedmix.presets import PRESETS, experiment
+    from fedmix.experiment.presets import PRESETS, experiment
 
     runs = {name: {a: experiment(name, a).values() for a in ("naivemix", "fedmix", "fedprox")} for name in PRESETS}
     rows: dict[str, Callable[[dict[str, Any]], Any]] = {

@@ -28,7 +28,7 @@ Job = tuple[str, int]
 def train(job: Job, rounds: int, out: Path) -> list[float]:
     """One run in its own folder; the accuracy after every round, in percent."""
     from fedmix import Run
-    from fedmix.presets import experiment
+    from fedmix.experiment.presets import experiment
 
     algorithm, seed = job
     spec = experiment("digits", algorithm, seed=seed).with_settings({"rounds": rounds})

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedmix import Federation, Objective, Proximal, Supervised, Training, data, models
+from fedmix.core.types import Batch, Params
 from fedmix.models import Model, initialised
 from fedmix.objectives import Needs, batch_mean
-from fedmix.types import Batch, Params
 
 
 @dataclass(frozen=True)

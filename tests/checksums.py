@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from fedmix.experiment import Experiment
-from fedmix.presets import ALGORITHMS, experiment
+from fedmix.experiment.presets import ALGORITHMS, experiment
+from fedmix.experiment.spec import Experiment
 from tests.miniature import write_mirror
 
 COMBINED = ("fedmix+prox", "localmix+prox", "hidden-fedmix", "hidden-naivemix+prox")

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from fedmix import Federation, models
-from fedmix.batches import Resident
+from fedmix.core.types import Batch, Params
 from fedmix.data import FederatedData, Ragged, from_arrays
 from fedmix.data.transforms import Images, OneHot, Transform
-from fedmix.engines import Engine, Work
 from fedmix.models import Model
-from fedmix.server import Updates
-from fedmix.types import Batch, Params
+from fedmix.training.batches import Resident
+from fedmix.training.engines import Engine, Work
+from fedmix.training.server import Updates
 
 RAGGED = (23, 7, 40, 1, 16)
 EngineName = Literal["sequential", "vectorised"]

@@ -233,7 +233,7 @@ COMBINATIONS: list[tuple[str, Call]] = [
     ("`data` is of type Endless; make a FederatedData of it", lambda: federation(data=Endless())),  # type: ignore[arg-type]
     ("`objective` is the class FedMix; give an Objective, such as", lambda: federation(FedMix)),  # type: ignore[arg-type]
     ("`training` is of type dict; give a Training, such as", lambda: federation(training={"lr": 1})),  # type: ignore[arg-type]
-    ("`loss` is of type CrossEntropyLoss; give a fedmix.losses.Loss", lambda: federation(loss=nn.CrossEntropyLoss())),
+    ("`loss` is of type CrossEntropyLoss; give a fedmix.core.losses.Loss", lambda: federation(loss=nn.CrossEntropyLoss())),
     ("`exchange` is the class Exchange; give an Exchange, such as", lambda: federation(exchange=Exchange)),
     (
         "GlobalMix needs raw samples of other clients and mine is private; FedMix and NaiveMix need means only",

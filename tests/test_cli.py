@@ -16,8 +16,8 @@ import pytest
 from fedmix import BadInput, __version__
 from fedmix.cli.app import main
 from fedmix.cli.commands import experiments
-from fedmix.errors import FedmixWarning
-from fedmix.presets import experiment
+from fedmix.core.errors import FedmixWarning
+from fedmix.experiment.presets import experiment
 
 SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
 

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from fedmix.cli import commands, reproduce
 from fedmix.cli.app import app
-from fedmix.experiment import settings
+from fedmix.experiment.spec import settings
 from fedmix.paper import TABLES
 from fedmix.paper.study import Study
-from fedmix.runs import Run
+from fedmix.runs.run import Run
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from fedmix import Exchange, Federation, FedMix, Training
-from fedmix.batches import Received
+from fedmix.core.rng import stream, streams
 from fedmix.data import FederatedData, Ragged
-from fedmix.exchange import means, releases, rounds
-from fedmix.rng import stream, streams
+from fedmix.exchange import all_clients, one_client, state
+from fedmix.training.batches import Received
 
 N, SAMPLES, D, C, K = 100_000, 10, 4, 3, 500
 
@@ -44,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(module, name, counting)
 
-    for module, name in ((means, "release"), (releases, "split"), (rounds, "stream"), (rounds, "build")):
+    for module, name in ((one_client, "release"), (all_clients, "split"), (state, "stream"), (state, "build")):
         count(module, name)
 
     def drawn(generators: Iterator[np.random.Generator]) -> Iterator[np.random.Generator]:
@@ -52,7 +52,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             counted["generators"] += 1
             yield generator
 
-    monkeypatch.setattr(rounds, "streams", lambda *where: drawn(streams(*where)))
+    monkeypatch.setattr(state, "streams", lambda *where: drawn(streams(*where)))
     return counted
 
 
@@ -113,13 +113,13 @@ def test_any_client_released_what_it_would_by_itself(many: FederatedData, how: E
     """Every 50th client of 100,000 takes part, to keep the test short; ten of them are looked at."""
     some = many.clients.take(np.arange(0, N, 50))
     data = FederatedData(many.x, many.y, some, many.test_x, many.test_y, C)
-    exchange = rounds.MeanExchange(how, 3, len(some))
+    exchange = state.MeanExchange(how, 3, len(some))
     exchange.refresh(data, data.units)
     assert exchange.releases is not None
     for k in np.random.default_rng(0).choice(len(some), 10, replace=False).tolist():
         y = data.targets(torch.from_numpy(data.y[some[k]]))
         own = stream(3, "split", k, 0), stream(3, "release-noise", k, 0)
-        alone = means.release(k, data.x[some[k]], y, how, data.units, *own)
+        alone = one_client.release(k, data.x[some[k]], y, how, data.units, *own)
         assert alone is not None
         assert torch.equal(exchange.releases.of(k).x, alone.x)
         assert torch.equal(exchange.releases.of(k).y, alone.y)

@@ -30,13 +30,13 @@ from fedmix import (
     objectives,
     record,
 )
+from fedmix.core.rng import stream
 from fedmix.data import FederatedData, Ragged, from_arrays, partition
 from fedmix.data.transforms import Images, OneHot, Plain
-from fedmix.engines import Sequential, Vectorised
 from fedmix.exchange import calibrated, guarantee, sensitivity
 from fedmix.models import Model
 from fedmix.objectives.base import Sum
-from fedmix.rng import stream
+from fedmix.training.engines import Sequential, Vectorised
 
 X, Y = np.random.default_rng(0).standard_normal((12, 2)), np.arange(12) % 3
 WRONG: dict[str, Any] = {
@@ -209,7 +209,7 @@ def test_every_public_class_and_function_is_tried() -> None:
     public = [getattr(module, name) for module in (data, objectives) for name in module.__all__]
     public += [f for f in vars(partition).values() if inspect.isfunction(f) and not f.__name__.startswith(("_", "check"))]
     from_here = [p for p in public if callable(p) and (not inspect.isfunction(p) or p.__module__.startswith("fedmix.data."))]
-    assert {p for p in from_here if getattr(p, "__module__", "") != "fedmix.checks"} - tried - others == set()
+    assert {p for p in from_here if getattr(p, "__module__", "") != "fedmix.core.validation"} - tried - others == set()
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.uint64])

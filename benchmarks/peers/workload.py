@@ -1,6 +1,6 @@
 """What every program trains: clients, samples, batches, initial weights. NumPy alone, so that all environments can import it.
 
-Draws come from streams keyed by (seed, purpose, round, client), by the same rule as fedmix's own (`fedmix.rng`, `fedmix.plan`):
+Draws come from streams keyed by (seed, purpose, round, client), by the rule of fedmix (`core/rng.py`, `training/draws.py`):
 every program sees the same clients and batches, and their weights can be compared at the end.
 """
 

@@ -7,29 +7,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedmix import data, exchange, losses, models, presets, report
-    from fedmix.errors import BadInput, ClientFailure, Collapsed, DataError, Diverged, FedmixError, FedmixWarning
+    from fedmix import data, exchange, models, report
+    from fedmix.core import losses
+    from fedmix.core.errors import BadInput, ClientFailure, Collapsed, DataError, Diverged, FedmixError, FedmixWarning
     from fedmix.exchange import Exchange
-    from fedmix.experiment import Experiment
-    from fedmix.federation import Federation, Round
+    from fedmix.experiment import presets
+    from fedmix.experiment.spec import Experiment
     from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised
-    from fedmix.recording import record
-    from fedmix.runs import Run
-    from fedmix.training import Training
+    from fedmix.runs.record import record
+    from fedmix.runs.run import Run
+    from fedmix.training.federation import Federation, Round
+    from fedmix.training.settings import Training
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "errors": ("BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "FedmixError", "FedmixWarning"),
+    "core.errors": ("BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "FedmixError", "FedmixWarning"),
     "exchange": ("Exchange",),
-    "experiment": ("Experiment",),
-    "federation": ("Federation", "Round"),
+    "experiment.spec": ("Experiment",),
     "objectives": ("FedMix", "GlobalMix", "Hidden", "LocalMix", "NaiveMix", "Objective", "Proximal", "Supervised"),
-    "recording": ("record",),
-    "runs": ("Run",),
-    "training": ("Training",),
+    "runs.record": ("record",),
+    "runs.run": ("Run",),
+    "training.federation": ("Federation", "Round"),
+    "training.settings": ("Training",),
 }
-_MODULES = ("data", "exchange", "losses", "models", "presets", "report")
+_MODULES = {
+    "data": "data", "exchange": "exchange", "losses": "core.losses", "models": "models",
+    "presets": "experiment.presets", "report": "report",
+}  # fmt: skip
 
 __all__ = [
     "BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "Exchange", "Experiment", "FedMix", "Federation",
@@ -42,7 +47,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     try:
         if name in _MODULES:
-            return import_module(f"fedmix.{name}")
+            return import_module(f"fedmix.{_MODULES[name]}")
         for module, names in _HOME.items():
             if name in names:
                 return getattr(import_module(f"fedmix.{module}"), name)

@@ -116,7 +116,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
 
 def interrupted(args: list[str], at: str) -> tuple[int, str, str]:
     """Ctrl-C once a line of progress holds `at`: exit code, output, and messages. In the background a shell has it ignored."""
-    code = "from fedmix.cli import progress; progress.LINE_SECONDS = 0.0; from fedmix.cli.app import main; main()"
+    code = "from fedmix.runs import progress; progress.LINE_SECONDS = 0.0; from fedmix.cli.app import main; main()"
     command = [sys.executable, "-c", code, "bench", *args]
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as process:

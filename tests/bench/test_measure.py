@@ -10,8 +10,8 @@ from fedmix import BadInput
 from fedmix.bench import measure
 from fedmix.bench.cases import VARIANTS, WORKLOADS, Size, federation
 from fedmix.bench.measure import Bench, Clocked, Trial
-from fedmix.engines import Processes, Sequential, program
-from fedmix.presets import PRESETS
+from fedmix.experiment.presets import PRESETS
+from fedmix.training.engines import Processes, Sequential, compiled
 from tests.synthetic import listen
 
 TINY = Size(clients=3, batch=4, steps=2)
@@ -158,7 +158,7 @@ def test_a_step_that_was_not_compiled_is_noted(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("no C++ compiler found")
 
     monkeypatch.setattr(measure, "cores", lambda: 1)
-    monkeypatch.setattr(program, "_compile", cannot)
+    monkeypatch.setattr(compiled, "_compile", cannot)
     bench = Bench(TINY, "cpu", 1)
     bench.group("digits", WORKLOADS["digits"], "fedavg", ["compiled"])
     [note] = bench.notes

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from fedmix import BadInput, Exchange, Federation, FedMix, LocalMix, NaiveMix, Objective, Proximal, Supervised, Training, models
-from fedmix.batches import Received
 from fedmix.bench.plain import Plain, PlainCharLSTM, fedmix, loop_loss
 from fedmix.models import initialised
+from fedmix.training.batches import Received
 from tests.synthetic import SHAPES, Exactly, federated
 
 SIZES = (7, 1, 12)

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 import torch
 
+from fedmix.core.errors import DataError
 from fedmix.data import cache, cifar10, femnist, shakespeare
 from fedmix.data.cache import cached, npy, save
-from fedmix.errors import DataError
 from tests.miniature import encoded, write_mirror, write_table
 
 

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from fedmix.core.errors import BadInput
 from fedmix.data import FederatedData, Ragged, cifar10, cifar100, diabetes, digits, femnist, shakespeare
 from fedmix.data.shakespeare import LETTERS, encode
 from fedmix.data.transforms import Images, OneHot
-from fedmix.errors import BadInput
 from tests.miniature import write_mirror
 
 Array = np.ndarray[Any, Any]

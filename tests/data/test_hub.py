@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from huggingface_hub import constants
 
+from fedmix.core.errors import DataError
 from fedmix.data.hub import parquet
-from fedmix.errors import DataError
 
 REPO, REVISION = "someone/numbers", "refs/convert/parquet"
 CONTENT = {

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from fedmix.core.errors import BadInput
 from fedmix.data import partition
 from fedmix.data.federated import Ragged
-from fedmix.errors import BadInput
 
 Array = np.ndarray[Any, Any]
 seeds = st.integers(0, 2**32 - 1)

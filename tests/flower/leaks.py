@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from fedmix.core.errors import FedmixError
 from fedmix.data import FederatedData, alone
-from fedmix.errors import FedmixError
 
 Load = Callable[[int, Mapping[str, Any]], FederatedData]
 NUMBER = 77123  # for what cannot be text

@@ -19,9 +19,9 @@ import torch
 from fedmix import Experiment, Federation
 from fedmix.data import from_arrays
 from fedmix.flower import Task
-from fedmix.flower.link import Link
+from fedmix.flower.processes import Link
 from fedmix.flower.server import folder_of
-from fedmix.runs import Run
+from fedmix.runs.run import Run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 CLIENTS = 4

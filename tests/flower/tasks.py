@@ -9,7 +9,7 @@ import numpy as np
 from fedmix import Experiment, Federation
 from fedmix.data import FederatedData, alone, from_arrays
 from fedmix.flower import Task, client_app
-from fedmix.flower.rounds import Remote
+from fedmix.flower.remote import Remote
 from fedmix.flower.settings import Settings
 from tests.flower.nodes import Nodes
 

@@ -12,11 +12,11 @@ from fedmix import NaiveMix
 from fedmix.data import FederatedData, alone
 from fedmix.data.transforms import Images
 from fedmix.exchange import Exchange, Traffic
-from fedmix.exchange.accounting import DELTA, guarantee, nonnegative
 from fedmix.flower import Task, client_app
-from fedmix.flower.rounds import Remote
+from fedmix.flower.remote import Remote
 from fedmix.flower.settings import Settings
 from fedmix.models import initialised
+from fedmix.privacy.accounting import DELTA, guarantee, nonnegative
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import SIZES, WIDTH, light, own, remote, simulated, task
 

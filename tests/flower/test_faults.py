@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmix.flower.link import Link
+from fedmix.flower.processes import Link
 from tests.flower import lies
 from tests.flower.processes import CLIENTS, Federated, Wire, largest_difference
 

@@ -18,7 +18,7 @@ from fedmix import FedMix
 from fedmix.data import FederatedData, alone
 from fedmix.flower import client_app
 from fedmix.flower.client import Party
-from fedmix.flower.post import content_of
+from fedmix.flower.messages import content_of
 from fedmix.flower.server import serve
 from fedmix.flower.wire import REASONS, Rejected, read_array
 from fedmix.models import initialised

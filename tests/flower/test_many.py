@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from fedmix import Experiment
+from fedmix.experiment.presets import experiment as preset
 from fedmix.flower import Task
 from fedmix.flower.app import write_app
-from fedmix.flower.link import Link, descendants
+from fedmix.flower.processes import Link, descendants
 from fedmix.flower.server import folder_of
-from fedmix.presets import experiment as preset
-from fedmix.runs import Run
+from fedmix.runs.run import Run
 from tests.flower.processes import EXAMPLE, PATIENCE, Federated, largest_difference
 from tests.miniature import write_mirror
 

@@ -11,8 +11,8 @@ import torch
 from torch.nn.functional import one_hot
 
 from fedmix.exchange import Exchange, release
-from fedmix.flower.link import Link
-from fedmix.flower.secure import QUANTA, largest
+from fedmix.flower.processes import Link
+from fedmix.flower.secagg import QUANTA, largest
 from tests.flower.processes import CLIENTS, Federated
 
 pytestmark = pytest.mark.federation

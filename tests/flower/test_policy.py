@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
 from fedmix.exchange import Exchange
 from fedmix.flower.policy import Policy, Withheld
 from fedmix.flower.roster import TooFew

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmix.flower.keys import make_keys
-from fedmix.flower.link import Link
+from fedmix.flower.processes import Link
 from tests.flower.processes import CLIENTS, Federated, Wire, largest_difference
 
 SETTINGS = {"rounds": 3, "model.hidden": 512, "training.epochs": 1}

@@ -14,7 +14,7 @@ from fedmix.exchange import Exchange, Means
 from fedmix.flower import client_app, wire
 from fedmix.flower.roster import TooFew
 from fedmix.flower.wire import Rejected
-from fedmix.plan import choose_clients
+from fedmix.training.draws import choose_clients
 from tests.flower.lies import UPDATES, about, arrays, weight
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import light, remote, task

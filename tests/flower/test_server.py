@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from fedmix import BadInput, Collapsed, Run, report
 from fedmix.data import alone
-from fedmix.experiment import Experiment
+from fedmix.experiment.presets import experiment as preset
+from fedmix.experiment.spec import Experiment
 from fedmix.flower import Task, client_app
+from fedmix.flower.remote import Remote
 from fedmix.flower.roster import TooFew
-from fedmix.flower.rounds import Remote
 from fedmix.flower.server import folder_of, serve
 from fedmix.flower.settings import Settings
-from fedmix.presets import experiment as preset
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import SIZES, light, own, remote, simulated, task
 

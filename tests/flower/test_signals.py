@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmix.cli.federating import _stopping
-from fedmix.flower.link import Link
+from fedmix.flower.processes import Link
 
 
 def nothing(*_: object) -> None: ...

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmix.flower.link import Link
+from fedmix.flower.processes import Link
 from tests.flower import leaks, lies
 from tests.flower.processes import CLIENTS, Federated, Wire
 

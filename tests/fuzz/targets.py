@@ -15,17 +15,17 @@ from torch import nn
 from fedmix import Exchange, Federation, FedMix, Training
 from fedmix.bench.results import markdown, read_steps
 from fedmix.cli.commands import parsed
+from fedmix.core.errors import BadInput, FedmixError
 from fedmix.data import from_arrays
-from fedmix.data.owners import save_owners
-from fedmix.data.pictures import save_images
-from fedmix.errors import BadInput, FedmixError
+from fedmix.data.images import save_images
+from fedmix.data.natural import save_owners
 from fedmix.exchange import Means
-from fedmix.experiment import Experiment
+from fedmix.experiment.presets import experiment
+from fedmix.experiment.spec import Experiment
 from fedmix.flower.ledger import Ledger
 from fedmix.flower.policy import Policy
-from fedmix.presets import experiment
 from fedmix.report import load_runs, table
-from fedmix.runs import Run
+from fedmix.runs.run import Run
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -152,7 +152,7 @@ def image(data: bytes) -> None:
     """One encoded image of a table."""
     import pyarrow as pa
 
-    from fedmix.data.pictures import pixels
+    from fedmix.data.images import pixels
 
     pixels(Path("t.parquet"), pa.array([{"bytes": data}], pa.struct([("bytes", pa.binary())])), (2, 2, 1))
 
@@ -212,8 +212,8 @@ def update(data: bytes) -> None:
 
 def masked(data: bytes) -> None:
     """A client's part of a secure sum."""
-    from fedmix.flower.post import Post
-    from fedmix.flower.sums import Group
+    from fedmix.flower.messages import Post
+    from fedmix.flower.secagg_server import Group
 
     Group(cast(Post, None), 1.0, [(1,), (6,), (3,)])._check(content_of(data))
 

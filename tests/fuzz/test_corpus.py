@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save, save_file
 
 from fedmix import BadInput
-from fedmix.files import read_within, write_whole
-from fedmix.presets import experiment
-from fedmix.runs import Run
+from fedmix.core.files import read_within, write_whole
+from fedmix.experiment.presets import experiment
+from fedmix.runs.run import Run
 from tests.fuzz.targets import TARGETS, hold
 
 CORPUS = Path(__file__).parent / "corpus"

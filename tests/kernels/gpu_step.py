@@ -19,11 +19,11 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fedmix import Exchange, Federation, Objective, Training, models
-from fedmix.engines import Vectorised, program
-from fedmix.engines.program import Program, State
-from fedmix.engines.rounded import keep_rounded, misrounded
 from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models import initialised
+from fedmix.training.engines import Vectorised, compiled
+from fedmix.training.engines.bf16 import keep_rounded, misrounded
+from fedmix.training.engines.compiled import Program, State
 from tests.synthetic import SHAPES, federated
 
 AT_ONCE, LARGEST = 2**15, 2**12  # elements, and along x, where a kernel may rely on it
@@ -42,10 +42,10 @@ def errors(kind: str, objective: Objective, how: Precision) -> dict[str, float]:
     plain, quick = (pytree.tree_map_only(Tensor, lambda t: _like(t, t.device).copy_(t), state) for _ in range(2))
     with torch.no_grad():
         with arithmetic(how), torch.autocast("cpu", torch.bfloat16, enabled=low):
-            compiled, rounded = _compiled(made._step, quick)
+            run, rounded = _compiled(made._step, quick)
             with patch.object(Tensor, "is_cuda", low):
                 made._step(plain)
-        compiled()
+        run()
     names = [*state.params, *(f"velocity of {name}" for name in state.velocity), "losses", "at"]
     apart = {}
     for name, *tensors in zip(names, state.written, plain.written, quick.written, strict=True):
@@ -74,7 +74,7 @@ def _apart(state: State) -> State:
 
     def placed(t: Tensor) -> Tensor:
         with patch.object(Tensor, "is_cuda", True):
-            room = program._room(t[0], len(t))
+            room = compiled._room(t[0], len(t))
         return room.copy_(t * (1 + 0.2 * torch.randn(t.shape, generator=rng)))
 
     params, velocity = ({n: placed(t) for n, t in tensors.items()} for tensors in (state.params, state.velocity))
@@ -89,12 +89,12 @@ def _compiled(step: Callable[[State], None], state: State) -> tuple[Callable[[],
     """The step of that state, and its rounded weights with what they are rounded from."""
     leaves, shape = pytree.tree_flatten(state)
     with patch.object(Tensor, "is_cuda", True):
-        traced = program._Quick._trace(step, leaves, shape)
+        traced = compiled._Quick._trace(step, leaves, shape)
     rounded = keep_rounded(traced, leaves)
-    program._for_gpu(traced)
+    compiled._for_gpu(traced)
     leaves += [mine for mine, _ in rounded]
-    compiled = program._compile(traced, leaves)
-    return lambda: compiled(*leaves), rounded
+    made = compiled._compile(traced, leaves)
+    return lambda: made(*leaves), rounded
 
 
 def _on_gpu(lowering: Any) -> Any:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedmix import BadInput, Federation, Objective, Supervised, Training
-from fedmix import federation as loop
+from fedmix.core.types import Batch, Params
 from fedmix.data import FederatedData, from_arrays
 from fedmix.kernels.precision import Precision, arithmetic, check_device, current
 from fedmix.models import Model
-from fedmix.server import Updates, average
-from fedmix.types import Batch, Params
+from fedmix.training import federation as loop
+from fedmix.training.server import Updates, average
 from tests.synthetic import ENGINES, EngineName
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

@@ -11,8 +11,8 @@ from torch.func import grad
 from torch.nn import functional as F
 
 from fedmix import BadInput, Federation, FedMix, Hidden, NaiveMix, Objective, Supervised, Training
+from fedmix.core.types import Batch
 from fedmix.models import Model
-from fedmix.types import Batch
 from tests.models.test_own_modules import engines_agree
 from tests.synthetic import arrays
 

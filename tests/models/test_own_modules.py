@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fedmix import BadInput, Federation, FedMix, Supervised, Training
+from fedmix.core.types import Params
 from fedmix.data import FederatedData
 from fedmix.models import Model
-from fedmix.types import Params
 from tests.synthetic import ENGINES, EngineName, arrays
 
 

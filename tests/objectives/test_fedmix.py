@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedmix import BadInput, FedMix, GlobalMix, NaiveMix, models
+from fedmix.core.types import Batch, Params
 from fedmix.models import Model
-from fedmix.types import Batch, Params
 from tests.synthetic import model_and_batch
 
 KINDS = ["digits_cnn", "vgg", "charlstm"]

@@ -20,11 +20,11 @@ from fedmix import (
     Training,
     losses,
 )
-from fedmix.local import local_step
+from fedmix.core.rng import keep_mask
+from fedmix.core.types import Batch, Params
 from fedmix.models import Model
 from fedmix.objectives import Needs, Phase
-from fedmix.rng import keep_mask
-from fedmix.types import Batch, Params
+from fedmix.training.local_step import local_step
 from tests.synthetic import model_and_batch
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmix.experiment import Experiment
+from fedmix.experiment.spec import Experiment
 from fedmix.paper import TABLES
 from fedmix.paper.comparison import Comparison, compare
 from fedmix.paper.metrics import Protocol

@@ -12,12 +12,12 @@ import matplotlib
 import plotly.graph_objects as plotly  # type: ignore[import-untyped]
 import pytest
 
-from fedmix.cli.progress import Progress
-from fedmix.errors import Collapsed
-from fedmix.experiment import Experiment
+from fedmix.core.errors import Collapsed
+from fedmix.experiment.spec import Experiment
 from fedmix.paper import TABLES, estimate
 from fedmix.paper.scale import WARNING
-from fedmix.runs import Run
+from fedmix.runs.progress import Progress
+from fedmix.runs.run import Run
 from tests.report.test_page import Reader
 from tests.test_cli import fedmix
 

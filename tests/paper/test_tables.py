@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
+from fedmix.experiment.presets import experiment
 from fedmix.paper import TABLES, named
 from fedmix.paper.scale import small
 from fedmix.paper.study import Study
-from fedmix.presets import experiment
 
 MAIN = TABLES["main"]
 FIVE = ("globalmix", "fedavg", "localmix", "naivemix", "fedmix")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
 from fedmix.report import files, load_runs, table
 from fedmix.report.groups import grouped
 from tests.report.folders import metrics, run_folder, spec, study, write_lines

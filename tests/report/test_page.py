@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
 from fedmix.report import load_runs, write_html
 from tests.report.chromium import BROWSER, Page, chromium
 from tests.report.folders import run_folder, spec, study, write_lines

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
 from fedmix.report import curves, draw, load_runs, table
 from fedmix.report.series import band
 from tests.report.folders import run_folder, spec, study, write_lines

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, Objective, Proximal, Supervised, Training, data, record
 from fedmix.cli.app import app
-from fedmix.cli.progress import Progress
+from fedmix.core.types import Batch, Params
 from fedmix.models import Model, initialised
 from fedmix.objectives import batch_mean
 from fedmix.report import load_runs
 from fedmix.report.groups import grouped
-from fedmix.types import Batch, Params
+from fedmix.runs.progress import Progress
 from tests.runs.test_runs import same_run
 
 TRAINING = Training(clients_per_round=3, epochs=2, batch_size=4, lr=0.1, momentum=0.5)

@@ -15,12 +15,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedmix import BadInput, FedmixError, files, runs
-from fedmix.errors import Interrupted
-from fedmix.experiment import Experiment
-from fedmix.presets import experiment
+from fedmix import BadInput, FedmixError
+from fedmix.core import files
+from fedmix.core.errors import Interrupted
+from fedmix.experiment.presets import experiment
+from fedmix.experiment.spec import Experiment
 from fedmix.report import load_runs
-from fedmix.runs import Run
+from fedmix.runs import run as runs
+from fedmix.runs.run import Run
 from tests.runs.victim import SPEC
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +58,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from unittest import mock
-from fedmix.runs import Run
+from fedmix.runs.run import Run
 
 unlink = Path.unlink
 

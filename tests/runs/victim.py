@@ -15,8 +15,8 @@ from unittest import mock
 
 import torch
 
-from fedmix import runs
-from fedmix.presets import experiment
+from fedmix.experiment.presets import experiment
+from fedmix.runs import run
 
 QUICK = {"rounds": 14, "training.epochs": 1, "data.clients": 10, "data.local_share": 0.2}
 SPEC = experiment("digits", "fedmix", seed=1).with_settings(QUICK)
@@ -37,8 +37,8 @@ def slowly(path: Path, content: bytes) -> None:
 
 
 def child(folder: Path) -> None:
-    with mock.patch.object(runs, "write_whole", slowly):
-        runs.Run(SPEC, folder).execute(checkpoint_seconds=0.0)
+    with mock.patch.object(run, "write_whole", slowly):
+        run.Run(SPEC, folder).execute(checkpoint_seconds=0.0)
 
 
 def main() -> None:

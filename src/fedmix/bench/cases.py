@@ -10,22 +10,22 @@ from torch import nn
 from fedmix import models
 from fedmix.bench.machine import cores
 from fedmix.bench.plain import Plain, PlainCharLSTM
+from fedmix.core.errors import BadInput
+from fedmix.core.rng import stream
 from fedmix.data.cifar import CIFAR10
 from fedmix.data.digits import MOMENTS as DIGITS_MOMENTS
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.femnist import CLASSES as CHARACTERS
 from fedmix.data.femnist import MOMENTS as FEMNIST_MOMENTS
-from fedmix.data.pictures import normaliser
+from fedmix.data.images import normaliser
 from fedmix.data.shakespeare import CLASSES as LETTERS
 from fedmix.data.shakespeare import WINDOW
 from fedmix.data.transforms import OneHot, Transform
-from fedmix.errors import BadInput
-from fedmix.federation import Federation
+from fedmix.experiment.presets import experiment
 from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
-from fedmix.presets import experiment
-from fedmix.rng import stream
-from fedmix.training import Training
+from fedmix.training.federation import Federation
+from fedmix.training.settings import Training
 
 RATE = 0.001  # small, so that no weights leave the numbers; it does not change the time
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fedmix.environment import cpu, environment
+from fedmix.runs.environment import cpu, environment
 
 
 def about(device: torch.device, command: str) -> dict[str, Any]:

@@ -17,15 +17,15 @@ from typing import NamedTuple
 import torch
 from torch import _inductor as inductor
 
-from fedmix.batches import Resident
 from fedmix.bench.cases import Size, Workload, federation
 from fedmix.bench.machine import cores
 from fedmix.bench.results import Record, with_speedups
-from fedmix.engines import Engine, Processes, Vectorised, Work
-from fedmix.errors import BadInput, FedmixWarning, first_line
-from fedmix.federation import Federation
-from fedmix.packing import length
-from fedmix.server import Updates
+from fedmix.core.errors import BadInput, FedmixWarning, first_line
+from fedmix.training.batches import Resident
+from fedmix.training.engines import Engine, Processes, Vectorised, Work
+from fedmix.training.engines.slots import length
+from fedmix.training.federation import Federation
+from fedmix.training.server import Updates
 
 CLEARLY = 1.1  # times as long
 Listener = Callable[[str], None]

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmix.batches import Received, Resident
+from fedmix.core.errors import BadInput
 from fedmix.data.shakespeare import CLASSES
 from fedmix.data.transforms import crop_and_flip
-from fedmix.engines import Work
-from fedmix.errors import BadInput
 from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models import Embedding
 from fedmix.objectives import FedMix, NaiveMix, Objective, Supervised
-from fedmix.plan import ClientPlan
-from fedmix.server import Updates
-from fedmix.training import Training
+from fedmix.training.batches import Received, Resident
+from fedmix.training.draws import ClientPlan
+from fedmix.training.engines import Work
+from fedmix.training.server import Updates
+from fedmix.training.settings import Training
 
 KNOWN = ("fedavg", "naivemix", "fedmix")
 LoopLoss = Callable[[nn.Module, Tensor, Tensor, Received | None], Tensor]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from fedmix.bench.results import Record
 from fedmix.bench.scale import TITLES, Growth
-from fedmix.errors import BadInput
-from fedmix.files import check_picture, printable
+from fedmix.core.errors import BadInput
+from fedmix.core.files import check_picture, printable
 from fedmix.report.files import write_figure
 from fedmix.report.series import COLOURS
 

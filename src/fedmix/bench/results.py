@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmix.errors import BadInput
-from fedmix.files import parse_json, printable, read_within
+from fedmix.core.errors import BadInput
+from fedmix.core.files import parse_json, printable, read_within
 from fedmix.report.files import write
 
 if TYPE_CHECKING:

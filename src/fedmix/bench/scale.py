@@ -22,14 +22,14 @@ import torch
 
 from fedmix import models
 from fedmix.bench.measure import wait
+from fedmix.core.errors import BadInput
+from fedmix.core.rng import stream
+from fedmix.core.signals import heard
 from fedmix.data.federated import FederatedData, Ragged
-from fedmix.errors import BadInput
-from fedmix.federation import Federation
+from fedmix.experiment.presets import experiment
 from fedmix.models import initialised
-from fedmix.presets import experiment
-from fedmix.rng import stream
-from fedmix.signals import heard
-from fedmix.training import Training
+from fedmix.training.federation import Federation
+from fedmix.training.settings import Training
 
 INPUTS, CLASSES, BATCH, ROWS = 784, 10, 10, 2000
 

@@ -13,7 +13,7 @@ import typer
 from fedmix import __version__
 from fedmix.cli.bench import bench_app
 from fedmix.cli.federation import federation_app
-from fedmix.errors import FedmixError, FedmixWarning
+from fedmix.core.errors import FedmixError, FedmixWarning
 
 app = typer.Typer(
     name="fedmix",
@@ -263,7 +263,7 @@ def privacy(
     from fedmix.cli import commands
     from fedmix.cli import privacy as asked
     from fedmix.cli.words import group_size
-    from fedmix.errors import BadInput
+    from fedmix.core.errors import BadInput
 
     commands.check_outputs(pictures=(png,))
     if epsilon is not None and (sigma or label_sigma):

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from fedmix.audit import Cell, Grid, Noise, audit
-from fedmix.audit.grid import steps
 from fedmix.cli.commands import check_outputs, experiments
-from fedmix.cli.progress import console, counting, tell_written
 from fedmix.cli.words import group_size, listed
+from fedmix.core.errors import BadInput, Interrupted
 from fedmix.data.federated import FederatedData
-from fedmix.environment import environment
-from fedmix.errors import BadInput, Interrupted
 from fedmix.exchange.settings import Exchange, GroupSize
-from fedmix.experiment import Experiment
+from fedmix.experiment.spec import Experiment
+from fedmix.privacy.audit import Cell, Grid, Noise, audit
+from fedmix.privacy.audit.grid import steps
+from fedmix.runs.environment import environment
+from fedmix.runs.progress import console, counting, tell_written
 
 PICTURES = ("digits", "femnist", "cifar10", "cifar100")
 VARIED = {"exchange.m": "--m", "exchange.noise": "--sigma", "exchange.average": "--average", "exchange.wait": "--wait"}
@@ -43,7 +43,7 @@ def attack(
     as_json: bool,
 ) -> None:
     """`fedmix audit`."""
-    from fedmix.audit import show
+    from fedmix.privacy.audit import show
 
     check_outputs(html)
     _refuse_varied(settings)
@@ -67,7 +67,7 @@ def attack(
     else:
         console(sys.stdout).print(show.terminal(cells, grid))
     if html:
-        from fedmix.audit.page import write_html
+        from fedmix.privacy.audit.page import write_html
 
         write_html(cells, grid, about, tuple(about["shape"]), html)
         tell_written(html)

@@ -17,11 +17,11 @@ from fedmix.bench.machine import about
 from fedmix.bench.measure import Bench
 from fedmix.bench.plain import KNOWN
 from fedmix.cli.commands import check_outputs
-from fedmix.cli.progress import console, counting, tell_written
 from fedmix.cli.words import listed
-from fedmix.errors import BadInput, Interrupted
-from fedmix.federation import device_named
-from fedmix.presets import experiment
+from fedmix.core.errors import BadInput, Interrupted
+from fedmix.experiment.presets import experiment
+from fedmix.runs.progress import console, counting, tell_written
+from fedmix.training.federation import device_named
 
 
 def steps(

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedmix.cli.progress import Progress, console, paper, tell_written
-from fedmix.errors import BadInput, FedmixError, Interrupted
-from fedmix.experiment import DATA, Experiment, algorithm_of, changed, load_data, read_values, table, takes
-from fedmix.files import PICTURES, check_picture, parse_toml
-from fedmix.presets import PRESETS, experiment, sections
-from fedmix.runs import Listener, Run
-from fedmix.signals import heard
+from fedmix.core.errors import BadInput, FedmixError, Interrupted
+from fedmix.core.files import PICTURES, check_picture, parse_toml
+from fedmix.core.signals import heard
+from fedmix.experiment.presets import PRESETS, experiment, sections
+from fedmix.experiment.spec import DATA, Experiment, algorithm_of, changed, load_data, read_values, table, takes
+from fedmix.runs.progress import Progress, console, paper, tell_written
+from fedmix.runs.run import Listener, Run
 
 
 def experiments(
@@ -168,7 +168,7 @@ def run_each(
     missing = [one for one in here if _missing(one[0])] if jobs > 1 else []
     apart = missing if len(missing) > 1 else []
     if apart:
-        from fedmix.cli.jobs import at_once, refused
+        from fedmix.runs.jobs import at_once, refused
 
         why = refused([run.experiment for run, _, _ in apart], root)
         yield from ((run, why[run.experiment.id]) for run, _, _ in apart if run.experiment.id in why)
@@ -252,7 +252,7 @@ def listening(run: Run, listen: Listener, tensorboard: bool) -> Iterator[Listene
     if not tensorboard:
         yield listen
         return
-    from fedmix.tensorboard import logging
+    from fedmix.runs.tensorboard import logging
 
     with logging(run.folder) as log:
 

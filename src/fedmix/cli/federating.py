@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from fedmix.cli.commands import only_experiment, show_results
-from fedmix.cli.progress import Progress, console
-from fedmix.errors import BadInput, FedmixError, Interrupted
-from fedmix.experiment import Experiment
-from fedmix.runs import Run, locked, writing
-from fedmix.signals import heard
+from fedmix.core.errors import BadInput, FedmixError, Interrupted
+from fedmix.core.signals import heard
+from fedmix.experiment.spec import Experiment
+from fedmix.runs.progress import Progress, console
+from fedmix.runs.run import Run, locked, writing
 
 POLL_SECONDS = 0.3
 
@@ -105,7 +105,7 @@ def _federate(
 ) -> dict[str, Any]:
     from fedmix.flower.app import write_app
     from fedmix.flower.keys import make_keys
-    from fedmix.flower.link import Link
+    from fedmix.flower.processes import Link
 
     work = folder / "flower"
     shutil.rmtree(work, ignore_errors=True)
@@ -176,7 +176,7 @@ def _stopping() -> Iterator[None]:
     def stop() -> None:
         raise KeyboardInterrupt
 
-    from fedmix.flower.link import ENDING
+    from fedmix.flower.processes import ENDING
 
     with heard([number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN], stop):  # nohup has one ignored
         yield

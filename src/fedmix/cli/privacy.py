@@ -12,14 +12,14 @@ import numpy as np
 from torch import Tensor
 
 from fedmix.cli.commands import only_experiment
-from fedmix.cli.progress import console, tell_written
+from fedmix.core.errors import BadInput
 from fedmix.data import FederatedData
 from fedmix.data.transforms import Images
-from fedmix.errors import BadInput
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, calibrated, guarantee, sensitivity
-from fedmix.exchange.accounting import Level, Neighbours, nonnegative, upwards
-from fedmix.experiment import Experiment
+from fedmix.experiment.spec import Experiment
+from fedmix.privacy.accounting import Level, Neighbours, nonnegative, upwards
 from fedmix.report.files import write_figure
+from fedmix.runs.progress import console, tell_written
 
 SHOWN = 6  # pictures in a row
 SHADES = " ░▒▓█"

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fedmix.cli.commands import parsed, run_each, runs_in, tell_failures
-from fedmix.cli.progress import console, tell_written
-from fedmix.errors import BadInput, Collapsed, Diverged
+from fedmix.core.errors import BadInput, Collapsed, Diverged
 from fedmix.paper import TABLES, named
 from fedmix.paper.comparison import Comparison, compare
 from fedmix.paper.metrics import PROTOCOLS
 from fedmix.paper.outcome import outcome, record_failure
 from fedmix.paper.study import Scale, Study
-from fedmix.runs import Run
+from fedmix.runs.progress import console, tell_written
+from fedmix.runs.run import Run
 
 
 def asked_for(table: str | None, *, every: bool) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """What the words of an option mean that several commands share."""
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
 from fedmix.exchange.settings import GroupSize
 
 

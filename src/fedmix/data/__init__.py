@@ -6,7 +6,7 @@ from fedmix.data.diabetes import diabetes
 from fedmix.data.digits import digits
 from fedmix.data.federated import FederatedData, Ragged, from_arrays
 from fedmix.data.femnist import femnist
-from fedmix.data.own import alone, own
+from fedmix.data.per_party import alone, own
 from fedmix.data.shakespeare import shakespeare
 
 __all__ = [

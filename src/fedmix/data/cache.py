@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmix.errors import DataError
-from fedmix.types import Array
+from fedmix.core.errors import DataError
+from fedmix.core.types import Array
 
 FORMAT = 1  # to be raised when what a decoder writes changes
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
+from fedmix.core.rng import stream
+from fedmix.core.types import Array
 from fedmix.data.cache import cached
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.hub import parquet
+from fedmix.data.images import Moments, Normalisation, normaliser, save_images
 from fedmix.data.partition import Partition, share, spread, subset
-from fedmix.data.pictures import Moments, Normalisation, normaliser, save_images
 from fedmix.data.settings import check_settings
-from fedmix.rng import stream
-from fedmix.types import Array
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from fedmix.checks import is_whole, shown
+from fedmix.core.errors import BadInput
+from fedmix.core.rng import stream
+from fedmix.core.validation import is_whole, shown
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.partition import subset
 from fedmix.data.settings import check_settings
-from fedmix.errors import BadInput
-from fedmix.rng import stream
 
 
 def diabetes(clients: int = 10, *, test_share: float = 0.2, seed: int = 0) -> FederatedData:

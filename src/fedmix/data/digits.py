@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from fedmix.core.errors import BadInput
+from fedmix.core.rng import stream
 from fedmix.data.federated import FederatedData
 from fedmix.data.partition import Partition, share, spread, subset
 from fedmix.data.settings import check_settings
 from fedmix.data.transforms import Images
-from fedmix.errors import BadInput
-from fedmix.rng import stream
 
 # Mean and deviation of all 1,797 images as they are stored here.
 MOMENTS = ((0.3053,), (0.3759,))

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmix.checks import flag, instance, is_whole, shown, whole
+from fedmix.core.errors import BadInput, FedmixWarning, described
+from fedmix.core.types import Array
+from fedmix.core.validation import flag, instance, is_whole, shown, whole
 from fedmix.data.transforms import Images, OneHot, Plain, Transform, one_hot
-from fedmix.errors import BadInput, FedmixWarning, described
-from fedmix.types import Array
 
 LARGE = 20.0  # of an input, whose size should be about 1
 SAMPLED, MOST_SAMPLED = 256, 1 << 22  # rows, and numbers in them, by which inputs are judged

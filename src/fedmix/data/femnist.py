@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
+from fedmix.core.rng import stream
 from fedmix.data.cache import cached
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.hub import parquet
-from fedmix.data.owners import choose, gather, save_owners
+from fedmix.data.images import Normalisation, normaliser, save_images
+from fedmix.data.natural import choose, gather, save_owners
 from fedmix.data.partition import share
-from fedmix.data.pictures import Normalisation, normaliser, save_images
 from fedmix.data.settings import check_settings
-from fedmix.rng import stream
 
 CLASSES = 62  # 0-9, A-Z, a-z
 

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedmix.core.errors import BadInput, DataError, first_line
+from fedmix.core.files import write_whole
 from fedmix.data.cache import location
-from fedmix.errors import BadInput, DataError, first_line
-from fedmix.files import write_whole
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

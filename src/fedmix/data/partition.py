@@ -5,10 +5,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedmix.checks import flag, is_number, is_whole, number, shown, whole
+from fedmix.core.errors import BadInput
+from fedmix.core.types import Array
+from fedmix.core.validation import flag, is_number, is_whole, number, shown, whole
 from fedmix.data.federated import Ragged
-from fedmix.errors import BadInput
-from fedmix.types import Array
 
 Partition = Literal["classes", "random-classes", "shards", "dirichlet", "iid"]
 TRIES = 10_000  # a redraw costs microseconds, and a setting that fails this often will not succeed

@@ -3,9 +3,9 @@
 import os
 from typing import Any
 
-from fedmix.checks import flag, instance, number, whole
+from fedmix.core.errors import BadInput
+from fedmix.core.validation import flag, instance, number, whole
 from fedmix.data.partition import check_alpha, check_share
-from fedmix.errors import BadInput
 
 COUNTS = ("clients", "classes_per_client", "least")
 OPTIONAL = ("samples_per_client", "cap")
@@ -16,7 +16,7 @@ def check_settings(**settings: Any) -> None:
 
     >>> check_settings(clients=0)
     Traceback (most recent call last):
-    fedmix.errors.BadInput: data.clients=0 must be at least 1, and a whole number
+    fedmix.core.errors.BadInput: data.clients=0 must be at least 1, and a whole number
     """
     for name, value in settings.items():
         if name in COUNTS or (name in OPTIONAL and value is not None):

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from fedmix.core.errors import BadInput
+from fedmix.core.types import Array
 from fedmix.data.cache import cached, npy
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.hub import parquet
-from fedmix.data.owners import choose, gather, save_owners
+from fedmix.data.natural import choose, gather, save_owners
 from fedmix.data.settings import check_settings
 from fedmix.data.tables import batches, count, damaged, reading
 from fedmix.data.transforms import OneHot
-from fedmix.errors import BadInput
-from fedmix.types import Array
 
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 UNKNOWN = len(LETTERS)  # 80, the code of any other character

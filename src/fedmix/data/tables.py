@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedmix.errors import BadInput, DataError, first_line
-from fedmix.files import printable
-from fedmix.types import Array
+from fedmix.core.errors import BadInput, DataError, first_line
+from fedmix.core.files import printable
+from fedmix.core.types import Array
 
 BATCH = 8192
 INSTALL = "reading this data needs pyarrow and Pillow; run: pip install 'fedmix[data]'"

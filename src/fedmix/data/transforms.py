@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmix.checks import flag, number, whole
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
+from fedmix.core.validation import flag, number, whole
 
 MOST_PAD = 127  # offsets of crops are bytes, up to twice as much
 

@@ -1,11 +1,11 @@
 """The mean exchange: what clients release, what the server makes of it, and what it costs."""
 
-from fedmix.exchange.accounting import Guarantee, calibrated, guarantee, sensitivity
-from fedmix.exchange.means import Means, average, release, split_at_random, split_by_class
+from fedmix.exchange.all_clients import Releases, release_all
+from fedmix.exchange.one_client import Means, average, release, split_at_random, split_by_class
 from fedmix.exchange.pool import Pool, build
-from fedmix.exchange.releases import Releases, release_all
-from fedmix.exchange.rounds import MeanExchange, Traffic
 from fedmix.exchange.settings import Exchange
+from fedmix.exchange.state import MeanExchange, Traffic
+from fedmix.privacy.accounting import Guarantee, calibrated, guarantee, sensitivity
 
 __all__ = [
     "Exchange",

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmix.core.errors import BadInput
+from fedmix.core.types import Array
 from fedmix.data.federated import Ragged
-from fedmix.errors import BadInput
-from fedmix.exchange.means import Means
-from fedmix.exchange.releases import Releases
-from fedmix.types import Array
+from fedmix.exchange.all_clients import Releases
+from fedmix.exchange.one_client import Means
 
 
 @dataclass(frozen=True)

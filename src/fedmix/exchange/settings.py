@@ -6,9 +6,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from fedmix.checks import flag, is_number, number, one_of, shown, whole
-from fedmix.errors import BadInput
-from fedmix.types import Array
+from fedmix.core.errors import BadInput
+from fedmix.core.types import Array
+from fedmix.core.validation import flag, is_number, number, one_of, shown, whole
 
 GroupSize: TypeAlias = int | float | Literal["all"]
 MOST_NOISE = 1e30  # means are float32, which end at 3e38

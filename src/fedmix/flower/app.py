@@ -8,7 +8,7 @@ from typing import Any
 
 import tomli_w
 
-from fedmix.experiment import Experiment
+from fedmix.experiment.spec import Experiment
 
 APP = """from pathlib import Path
 

@@ -15,22 +15,22 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from fedmix.batches import Received, Resident
+from fedmix.core.errors import BadInput, ClientFailure, FedmixError
+from fedmix.core.rng import stream
 from fedmix.data import federated
 from fedmix.data.federated import FederatedData
-from fedmix.engines import Sequential, Work
-from fedmix.errors import BadInput, ClientFailure, FedmixError
 from fedmix.exchange import Exchange, Means, release
 from fedmix.exchange.pool import to_shares
-from fedmix.federation import device_named
-from fedmix.flower import secure, wire
+from fedmix.flower import secagg, wire
 from fedmix.flower.policy import Policy, Withheld
 from fedmix.flower.task import Task
 from fedmix.flower.wire import Refused, Rejected
 from fedmix.kernels.precision import arithmetic
 from fedmix.models.functional import Model
-from fedmix.plan import draw_plan
-from fedmix.rng import stream
+from fedmix.training.batches import Received, Resident
+from fedmix.training.draws import draw_plan
+from fedmix.training.engines import Sequential, Work
+from fedmix.training.federation import device_named
 
 MOST_EPOCHS = 1 << 32  # of a client's data
 log = logging.getLogger("fedmix.flower")
@@ -48,7 +48,7 @@ def client_app(task: Task) -> ClientApp:
             try:
                 party = Party.of(task, context)
                 asked = message.content
-                content = add_mean(party, message, context) if secure.asks(asked) else act(party, asked, context)
+                content = add_mean(party, message, context) if secagg.asks(asked) else act(party, asked, context)
             except Exception as error:  # what it says, and what it is called, may be data: it stays here
                 _note(error)
                 content = _refusal(error)
@@ -176,7 +176,7 @@ def add_mean(party: Party, message: Message, context: Context) -> RecordDict:
         assert means is not None
         return [part[0].numpy() for part in means]
 
-    return secure.take_step(message, context, agreed, mean)
+    return secagg.take_step(message, context, agreed, mean)
 
 
 def _release(party: Party, how: Exchange, encode: Callable[[Any], Tensor], epoch: int = 0) -> Means | None:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import RecordDict
 
-from fedmix.errors import FedmixError
+from fedmix.core.errors import FedmixError
+from fedmix.core.types import Array
 from fedmix.exchange import MeanExchange, Means, Releases
 from fedmix.flower import wire
 from fedmix.flower.ledger import Ledger
-from fedmix.flower.post import content_of
+from fedmix.flower.messages import content_of
 from fedmix.flower.roster import Roster
 from fedmix.flower.wire import Presence, Rejected
-from fedmix.types import Array
 
 log = logging.getLogger("fedmix.flower")
 

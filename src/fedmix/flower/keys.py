@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
 
 DAYS = 365
 LOOPBACK = ("localhost", "127.0.0.1")  # by which a SuperLink's own processes call it

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
+from fedmix.core.files import parse_json, read_within, write_whole
+from fedmix.core.types import Array
 from fedmix.exchange import MeanExchange
-from fedmix.files import parse_json, read_within, write_whole
-from fedmix.types import Array
 
 LARGEST = 16 << 20
 

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
+from fedmix.core.files import read_toml
 from fedmix.exchange import Exchange
-from fedmix.files import read_toml
 
 LARGEST = 1 << 16
 

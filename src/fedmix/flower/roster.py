@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from flwr.app import Message, RecordDict
 
-from fedmix.errors import FedmixError
-from fedmix.flower.post import POLL_SECONDS, Post, content_of
+from fedmix.core.errors import FedmixError
+from fedmix.flower.messages import POLL_SECONDS, Post, content_of
 from fedmix.flower.wire import Presence, Rejected
 
 log = logging.getLogger("fedmix.flower")

@@ -9,12 +9,12 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedmix.errors import FedmixError
-from fedmix.files import refuse_link
-from fedmix.flower.rounds import Remote
+from fedmix.core.errors import FedmixError
+from fedmix.core.files import refuse_link
+from fedmix.flower.remote import Remote
 from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
-from fedmix.runs import Run, writing
+from fedmix.runs.run import Run, writing
 
 log = logging.getLogger("fedmix.flower")
 

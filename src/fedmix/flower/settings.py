@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
 
 
 @dataclass(frozen=True)

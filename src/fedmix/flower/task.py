@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fedmix.core.errors import BadInput
 from fedmix.data.federated import FederatedData, Ragged
-from fedmix.errors import BadInput
 from fedmix.exchange import Exchange
-from fedmix.experiment import Experiment
+from fedmix.experiment.spec import Experiment
 from fedmix.models.functional import Model, model_for
 from fedmix.objectives.base import Objective
-from fedmix.training import Training
+from fedmix.training.settings import Training
 
 Config = Mapping[str, Any]
 Load = Callable[[int, Config], FederatedData]

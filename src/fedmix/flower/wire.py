@@ -10,10 +10,10 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from fedmix.errors import BadInput, FedmixError
+from fedmix.core.errors import BadInput, FedmixError
+from fedmix.core.files import printable
+from fedmix.core.types import Params
 from fedmix.exchange import Exchange, Means
-from fedmix.files import printable
-from fedmix.types import Params
 
 Shapes = Mapping[str, tuple[int, ...]]
 MOST_SAMPLES = 2**40

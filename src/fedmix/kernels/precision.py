@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 
 import torch
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
 
 Precision = Literal["tf32", "float32", "bf16"]
 _current: Precision = "float32"

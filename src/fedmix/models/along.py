@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedmix.kernels.conv import conv2d
 from fedmix.kernels.lstm import lstm_along
-from fedmix.kernels.pool import largest, pick
+from fedmix.kernels.maxpool import largest, pick
 from fedmix.models.layers import (
     LSTM,
     Conv2d,

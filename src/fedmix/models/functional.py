@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
+from fedmix.core.errors import BadInput, described, first_line
+from fedmix.core.losses import Loss, cross_entropy, squared_error
+from fedmix.core.rng import trial
+from fedmix.core.types import Params
 from fedmix.data.federated import FederatedData
-from fedmix.errors import BadInput, described, first_line
-from fedmix.losses import Loss, cross_entropy, squared_error
 from fedmix.models.along import Along
 from fedmix.models.layers import Conv2d, GroupNorm, KeyedDropout, LayerNorm, Linear, MaxPool2d
-from fedmix.rng import trial
-from fedmix.types import Params
 
 _REFUSED: tuple[tuple[type, str], ...] = (
     (

@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import nn
 
-from fedmix.errors import BadInput, described
-from fedmix.rng import stream
+from fedmix.core.errors import BadInput, described
+from fedmix.core.rng import stream
 
 Initialisation: TypeAlias = Literal["he", "he-conv", "torch"]
 

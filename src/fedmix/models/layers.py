@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fedmix.core.rng import keep_mask
 from fedmix.kernels.conv import conv2d
 from fedmix.kernels.linear import linear
 from fedmix.kernels.lstm import lstm
-from fedmix.kernels.pool import largest, pick
-from fedmix.rng import keep_mask
+from fedmix.kernels.maxpool import largest, pick
 
 
 class KeyedDropout(nn.Module):
@@ -53,7 +53,7 @@ class Conv2d(nn.Conv2d):
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` whose product stands alone (kernels/product.py) and can be traced with its derivative (kernels/linear.py)."""
+    """`nn.Linear` whose product stands alone (kernels/products.py) and can be traced with its derivative (kernels/linear.py)."""
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
@@ -66,7 +66,7 @@ class Linear(nn.Linear):
 
 
 class MaxPool2d(nn.MaxPool2d):
-    """`nn.MaxPool2d` that a compiler joins with its neighbours (kernels/pool.py)."""
+    """`nn.MaxPool2d` that a compiler joins with its neighbours (kernels/maxpool.py)."""
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:

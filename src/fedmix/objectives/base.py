@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedmix.checks import instance, number, one_of, whole
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
+from fedmix.core.types import Batch, Params
+from fedmix.core.validation import instance, number, one_of, whole
 from fedmix.models.functional import Model
-from fedmix.types import Batch, Params
 
 MeansPer = Literal["batch", "sample"]
 

@@ -6,11 +6,11 @@ from typing import Literal
 from torch import Tensor
 from torch.func import jvp
 
-from fedmix.checks import number, one_of
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
+from fedmix.core.types import Batch, Params
+from fedmix.core.validation import number, one_of
 from fedmix.models.functional import Model
 from fedmix.objectives.base import MeansPer, Needs, Objective, batch_mean, ratio, received
-from fedmix.types import Batch, Params
 
 
 @dataclass(frozen=True)

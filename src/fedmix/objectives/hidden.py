@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from fedmix.checks import instance, is_whole, shown
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
+from fedmix.core.types import Batch, Params
+from fedmix.core.validation import instance, is_whole, shown
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Needs, Objective, Phase
 from fedmix.objectives.supervised import Supervised
-from fedmix.types import Batch, Params
 
 
 @dataclass(frozen=True)

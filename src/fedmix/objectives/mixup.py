@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
+from fedmix.core.types import Batch, Params
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Needs, Objective, batch_mean, beta, ratio
-from fedmix.types import Batch, Params
 
 
 def mixed_loss(model: Model, params: Params, batch: Batch, other_x: Tensor, other_y: Tensor, lam: Tensor | float) -> Tensor:

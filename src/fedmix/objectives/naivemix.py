@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedmix.checks import one_of
+from fedmix.core.types import Batch, Params
+from fedmix.core.validation import one_of
 from fedmix.models.functional import Model
 from fedmix.objectives.base import MeansPer, Needs, Objective, ratio, received
 from fedmix.objectives.mixup import mixed_loss
-from fedmix.types import Batch, Params
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmix.checks import number
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
+from fedmix.core.types import Batch, Params
+from fedmix.core.validation import number
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
-from fedmix.types import Batch, Params
 
 
 @dataclass(frozen=True)

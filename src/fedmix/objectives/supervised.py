@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedmix.core.types import Batch, Params
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective, batch_mean
-from fedmix.types import Batch, Params
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 (83.0, 5)
 """
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
 from fedmix.paper import (
     classes,
     clients,

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedmix.errors import BadInput
-from fedmix.experiment import Experiment
+from fedmix.core.errors import BadInput
+from fedmix.experiment.presets import experiment
+from fedmix.experiment.spec import Experiment
 from fedmix.paper.metrics import ACCURACY, Metric
-from fedmix.presets import experiment
-from fedmix.runs import Run
+from fedmix.runs.run import Run
 
 TITLES = {
     "globalmix": "Global Mixup",

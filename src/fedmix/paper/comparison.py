@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmix.errors import BadInput
-from fedmix.experiment import table as section
-from fedmix.files import printable
+from fedmix.core.errors import BadInput
+from fedmix.core.files import printable
+from fedmix.experiment.spec import table as section
 from fedmix.paper.base import Part
 from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric, Protocol
 from fedmix.paper.outcome import Fate, Outcome, outcome

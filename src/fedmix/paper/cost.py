@@ -10,7 +10,7 @@ from fedmix.paper.base import Part, Table, algorithms
 from fedmix.paper.metrics import HOURS, Metric, Protocol
 from fedmix.report.files import read_json, taken_from, write
 from fedmix.report.load import RunRecord
-from fedmix.runs import Run
+from fedmix.runs.run import Run
 
 FILE = "memory.json"
 NUMBERS: dict[str, tuple[float | None, ...]] = {"fedavg": (1.95, 46.0), "localmix": (None, 94.0), "fedmix": (1.94, 98.0)}

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedmix.bench.cases import WORKLOADS, Size, federation
 from fedmix.bench.measure import wait
-from fedmix.experiment import Experiment
-from fedmix.presets import PRESETS
+from fedmix.experiment.presets import PRESETS
+from fedmix.experiment.spec import Experiment
 
 STEPS, ROUNDS, ON_A_CPU = 2, 3, 4  # steps a round, rounds that are timed, and clients that a CPU takes at once
 HOW = (

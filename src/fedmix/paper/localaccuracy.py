@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmix.evaluation import ClientScores
 from fedmix.paper import cutoff
 from fedmix.paper.base import Part, Table, sweep
 from fedmix.paper.metrics import Metric, Protocol
 from fedmix.report.files import read_json, taken_from, write
 from fedmix.report.load import RunRecord
-from fedmix.runs import Run
+from fedmix.runs.run import Run
+from fedmix.training.evaluation import ClientScores
 
 FILE = "client_scores.json"
 BINS = (("small", "n < 100", 0, 99), ("medium", "100 ≤ n ≤ 199", 100, 199), ("large", "n > 199", 200, 2**62))

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from fedmix.errors import Collapsed, Diverged
-from fedmix.experiment import Experiment
-from fedmix.files import printable
+from fedmix.core.errors import Collapsed, Diverged
+from fedmix.core.files import printable
+from fedmix.experiment.spec import Experiment
 from fedmix.report.files import read_json, taken_from, write
 from fedmix.report.load import RunRecord, load
-from fedmix.runs import Run
+from fedmix.runs.run import Run
 
 FILE = "failure.json"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from fedmix.files import check_picture
+from fedmix.core.files import check_picture
 from fedmix.paper.comparison import Cell, Comparison
 from fedmix.paper.show import both_texts, caption, order_texts, statements
 from fedmix.report import Lead

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedmix.experiment import Experiment
+from fedmix.experiment.spec import Experiment
 
 WARNING = "SMALL SCALE: fewer rounds, clients and samples, and narrower models; not comparable with the paper's numbers"
 
@@ -31,7 +31,7 @@ SMALL = {
 def small(experiment: Experiment) -> Experiment:
     """The experiment, shrunk.
 
-    >>> from fedmix.presets import experiment
+    >>> from fedmix.experiment.presets import experiment
     >>> shrunk = small(experiment("cifar10", "fedmix"))
     >>> shrunk.rounds, shrunk.data.clients, shrunk.training.clients_per_round
     (10, 20, 5)

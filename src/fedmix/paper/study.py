@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedmix.errors import BadInput
-from fedmix.experiment import Experiment
+from fedmix.core.errors import BadInput
+from fedmix.experiment.spec import Experiment
 from fedmix.paper.base import Table
 from fedmix.paper.scale import WARNING, small
 

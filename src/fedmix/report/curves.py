@@ -5,8 +5,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from fedmix.errors import BadInput
-from fedmix.files import check_picture
+from fedmix.core.errors import BadInput
+from fedmix.core.files import check_picture
 from fedmix.report.files import write_figure
 from fedmix.report.groups import Group, by_data, grouped
 from fedmix.report.load import RunRecord

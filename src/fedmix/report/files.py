@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmix.errors import BadInput
-from fedmix.files import parse_json, parse_toml, printable, read_within, write_whole
+from fedmix.core.errors import BadInput
+from fedmix.core.files import parse_json, parse_toml, printable, read_within, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmix.errors import BadInput
-from fedmix.experiment import algorithm_of
-from fedmix.files import flat, printable
+from fedmix.core.errors import BadInput
+from fedmix.core.files import flat, printable
+from fedmix.experiment.spec import algorithm_of
 from fedmix.report.files import read, read_json, read_toml
 from fedmix.report.metrics import Array, read_metrics
 

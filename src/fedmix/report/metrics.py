@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmix.errors import BadInput
+from fedmix.core.errors import BadInput
 from fedmix.report.files import read
 
 Array = np.ndarray[Any, np.dtype[np.float64]]

@@ -1,6 +1,0 @@
-"""An audit that attacks what clients exchange: membership, neighbours, pictures, labels, owners and changes."""
-
-from fedmix.audit.findings import Finding, findings
-from fedmix.audit.grid import Cell, Grid, Noise, audit
-
-__all__ = ["Cell", "Finding", "Grid", "Noise", "audit", "findings"]

@@ -1,0 +1,1 @@
+"""What everything else speaks in: types, errors, random streams, losses, files."""

@@ -1,0 +1,1 @@
+"""An experiment as a value: its spec, its presets."""

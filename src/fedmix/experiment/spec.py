@@ -1,0 +1,405 @@
+"""An experiment as a value: a frozen, validated spec that round-trips to TOML, names its run, and builds its federation.
+
+Sections take their fields and defaults from the functions and classes they build, so that each default has one source.
+"""
+
+import difflib
+import hashlib
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError, create_model, model_validator
+from torch import nn
+
+from fedmix import data, models
+from fedmix.core.errors import BadInput
+from fedmix.core.files import printable, read_toml
+from fedmix.data import FederatedData
+from fedmix.data.settings import check_settings
+from fedmix.exchange import Exchange
+from fedmix.kernels.precision import Precision
+from fedmix.models import initialised
+from fedmix.models.initialise import Initialisation
+from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised
+from fedmix.training.federation import Federation
+from fedmix.training.settings import Training
+
+DATA: dict[str, Callable[..., FederatedData]] = {
+    f.__name__: f for f in (data.digits, data.cifar10, data.cifar100, data.femnist, data.shakespeare, data.diabetes, data.own)
+}
+MODELS: dict[str, Callable[..., Any]] = {
+    f.__name__: f for f in (models.digits_cnn, models.lenet, models.vgg, models.charlstm, models.mlp)
+}
+OBJECTIVES: dict[str, type[Objective]] = {
+    "fedavg": Supervised, "localmix": LocalMix, "globalmix": GlobalMix, "naivemix": NaiveMix, "fedmix": FedMix,
+}  # fmt: skip
+SIZES = ("classes", "inputs", "outputs")  # what a model takes from its data
+LARGEST = 1 << 20  # bytes of an experiment file
+LONGEST = 200  # characters of a wrong value that are shown
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+
+def _section(name: str | None, build: Callable[..., Any], *, skip: tuple[str, ...] = (), **more: Any) -> type[_Section]:
+    """A section whose fields are the parameters of `build`, behind a `name` where sections are told apart by it."""
+    hints = get_type_hints(build.__init__ if inspect.isclass(build) else build)
+    fields: dict[str, Any] = {} if name is None else {"name": (Literal[name], ...)}
+    for parameter in inspect.signature(build).parameters.values():
+        if parameter.name not in skip:
+            default = ... if parameter.default is parameter.empty else parameter.default
+            hint = hints[parameter.name]
+            if get_origin(hint) is tuple:
+                hint = Annotated[hint, Field(strict=False)]  # TOML has lists where Python has tuples
+            fields[parameter.name] = (hint, default)
+    title = build.__name__ if name is None else name
+    return create_model(title, __base__=_Section, __doc__=inspect.getdoc(build), **fields, **more)
+
+
+def _union(sections: Mapping[str, type[_Section]]) -> Any:
+    return Annotated[Union[tuple(sections.values())], Discriminator("name")]  # noqa: UP007 - built from a list
+
+
+DATA_SECTIONS = {n: _section(n, f, skip=("seed", "root", "cache")) for n, f in DATA.items()}
+MODEL_SECTIONS = {n: _section(n, f, skip=SIZES, initialise=(Initialisation, "he")) for n, f in MODELS.items()}
+OBJECTIVE_SECTIONS = {
+    n: _section(n, o, mu=(Annotated[float, Field(ge=0, allow_inf_nan=False)], 0.0), layer=(Annotated[int, Field(ge=0)], 0))
+    for n, o in OBJECTIVES.items()
+}
+NAMED = {"data": DATA_SECTIONS, "model": MODEL_SECTIONS, "objective": OBJECTIVE_SECTIONS}
+ExchangeSection = _section(None, Exchange)
+TrainingSection = _section(None, Training)
+if TYPE_CHECKING:  # their fields are only known when this runs
+    DataSpec: TypeAlias = Any
+    ModelSpec: TypeAlias = Any
+    ObjectiveSpec: TypeAlias = Any
+    TrainingSpec: TypeAlias = Any
+    ExchangeSpec: TypeAlias = Any
+else:
+    DataSpec, ModelSpec, ObjectiveSpec = _union(DATA_SECTIONS), _union(MODEL_SECTIONS), _union(OBJECTIVE_SECTIONS)
+    TrainingSpec, ExchangeSpec = TrainingSection, ExchangeSection
+
+
+class EngineSection(_Section):
+    """Where and how clients run."""
+
+    name: Literal["vectorised", "sequential"] = "vectorised"
+    device: str = "cpu"
+    chunk: Annotated[int, Field(ge=1)] | None = None
+    compile: bool | None = None
+    precision: Precision = "tf32"
+    processes: Annotated[int, Field(ge=1)] = 1
+
+
+class Experiment(_Section):
+    """Everything a run depends on. Two equal experiments give the same weights on the same kind of machine."""
+
+    data: DataSpec
+    model: ModelSpec
+    objective: ObjectiveSpec
+    training: TrainingSpec
+    exchange: ExchangeSpec | None = None
+    engine: EngineSection = EngineSection()
+    rounds: Annotated[int, Field(ge=1)] = 40
+    evaluate_every: Annotated[int, Field(ge=1)] = 1
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _combines(self) -> "Experiment":
+        check_settings(**self.data.model_dump(exclude={"name"}))
+        self.build_training()
+        needs = self.build_objective().needs
+        if self.build_exchange() is not None and needs.means is None:
+            raise BadInput(f"[exchange] is set, but {self.objective.name} uses no means; remove that section")
+        return self
+
+    @staticmethod
+    def of(values: Mapping[str, Any], where: str = "experiment", origin: Mapping[str, str] | None = None) -> "Experiment":
+        """Validate nested dicts; every mistake is named by its dotted path, with its value and the nearest right key.
+
+        `where` says where the values came from, and `origin` by dotted path of those that came from elsewhere.
+        """
+        try:
+            experiment = Experiment.model_validate(values)
+        except ValidationError as error:
+            mistakes = [(_source(path, where, origin or {}), said) for path, said in _mistakes(error, values)]
+            told = (f"{source}: {'; '.join(said for _, said in all_)}" for source, all_ in groupby(mistakes, itemgetter(0)))
+            raise BadInput(printable("; ".join(told))) from None
+        if experiment.exchange is None and experiment.build_objective().needs.means:
+            return experiment.model_copy(update={"exchange": ExchangeSection()})  # so that the spec says what is exchanged
+        return experiment
+
+    @staticmethod
+    def load(path: Path) -> "Experiment":
+        """Read a TOML file."""
+        return Experiment.of(read_values(path), str(path))
+
+    def values(self) -> dict[str, Any]:
+        """Nested plain values, without those that are None."""
+        return self.model_dump(exclude_none=True)
+
+    def toml(self) -> str:
+        """The whole spec, defaults included, as TOML that `load` reads back."""
+        return toml(self.values())
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "Experiment":
+        """The experiment with some settings changed, given by dotted path."""
+        return Experiment.of(changed(self.values(), settings), "settings")
+
+    def takes(self, path: str) -> bool:
+        """Whether a setting, given by dotted path, is one of this experiment's; another algorithm or data set may have it."""
+        return takes(self.values(), path)
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name, as the command line knows it."""
+        return algorithm_of(self.values())
+
+    @property
+    def id(self) -> str:
+        """The run's name: what it is, and a hash of every setting but on how many processes it runs."""
+        values = self.values()
+        del values["engine"]["processes"]
+        digest = hashlib.sha256(toml(values).encode()).hexdigest()[:10]
+        return f"{self.data.name}-{self.algorithm}-s{self.seed}-{digest}"
+
+    @property
+    def identity(self) -> str:
+        """All settings but the number of rounds, which may grow."""
+        return self.with_settings({"rounds": 1}).id
+
+    def build_objective(self) -> Objective:
+        """The objective with its proximal term and its layer."""
+        spec: dict[str, Any] = self.objective.model_dump()
+        name, mu, layer = spec.pop("name"), spec.pop("mu"), spec.pop("layer")
+        objective = OBJECTIVES[name](**spec)
+        if layer:
+            if not objective.needs.mixes:
+                raise BadInput(f"objective.layer={layer}, but {name} mixes nothing; leave it at 0")
+            objective = Hidden(objective, layer)
+        return objective + Proximal(mu) if mu else objective
+
+    def check_clients(self) -> None:
+        """Refuse more clients a round than there will be, where the settings of the data say how many."""
+        if "clients" in type(self.data).model_fields:
+            self.build_training().check_clients(self.data.clients, self.data.name)
+
+    def build_training(self) -> Training:
+        """The settings of its training."""
+        return Training(**self.training.model_dump())
+
+    def build_exchange(self) -> Exchange | None:
+        """The settings of its exchange, if it has one."""
+        return None if self.exchange is None else Exchange(**self.exchange.model_dump())
+
+    def build_data(self, root: Path | None = None) -> FederatedData:
+        """The data, dealt out by the seed."""
+        spec: dict[str, Any] = self.data.model_dump()
+        name = spec.pop("name")
+        return load_data(name, root, **spec, seed=self.seed)
+
+    def build_module(self, federated: FederatedData) -> nn.Module:
+        """The model for this data, initialised by the seed."""
+        spec: dict[str, Any] = self.model.model_dump()
+        build, how = MODELS[spec.pop("name")], spec.pop("initialise")
+        known = {"classes": federated.outputs, "outputs": federated.outputs, "inputs": math.prod(federated.input_shape)}
+        sizes = {k: v for k, v in known.items() if k in inspect.signature(build).parameters}
+        try:
+            return initialised(lambda: build(**spec, **sizes), self.seed, how)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise BadInput(f"[model] {spec} cannot be built: {error}") from error
+
+    def federation(self, root: Path | None = None) -> Federation:
+        """Everything built, ready to run. `root` is a folder with the hub's files, where data is not to be downloaded."""
+        self.check_clients()
+        federated = self.build_data(root)
+        engine: dict[str, Any] = self.engine.model_dump()
+        return Federation(
+            self.build_module(federated),
+            federated,
+            self.build_objective(),
+            self.build_training(),
+            exchange=self.build_exchange(),
+            engine=engine.pop("name"),
+            seed=self.seed,
+            **engine,
+        )
+
+
+def load_data(name: str, root: Path | None, **settings: Any) -> FederatedData:
+    """A data set by its name; `root` is for those that come from the hub."""
+    load = DATA[name]
+    at = {"root": root} if root and "root" in inspect.signature(load).parameters else {}
+    return load(**settings, **at)
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """What a TOML file says, not validated yet."""
+    values = read_toml(path, LARGEST, "give a preset's name or a TOML file of a few lines")
+    if "recorded" in values:
+        raise BadInput(f"{path} tells of a script's own federation, which that script alone can make; run the script again")
+    return values
+
+
+def table(values: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """A section of values that may not be valid; empty where it is missing or no section."""
+    found = values.get(section)
+    return found if isinstance(found, dict) else {}
+
+
+def changed(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with some settings changed, given by dotted path; nothing is validated."""
+    new = deepcopy(dict(values))
+    for path in sorted(settings, key=lambda path: not path.endswith(".name")):  # another name brings other fields
+        value = settings[path]
+        *sections, key = path.split(".")
+        at = new
+        for section in sections:
+            at = at.setdefault(section, {})
+            if not isinstance(at, dict):
+                raise BadInput(printable(f"{path}: {section} is a value, not a section"))
+        if key == "name" and at.get(key, value) != value and sections and sections[0] != "engine":
+            at.clear()
+            if sections == ["objective"] and not any(p.startswith("exchange.") for p in settings):
+                new.pop("exchange", None)
+        at[key] = value
+    return new
+
+
+def takes(values: Mapping[str, Any], path: str) -> bool:
+    """Whether such an experiment has a setting, given by dotted path; where that is not known, validation will tell."""
+    section, _, key = path.rpartition(".")
+    if section == "exchange":
+        section, key = "objective", "per"  # which those have that use means
+    known = NAMED.get(section, {}).get(str(table(values, section).get("name")))
+    return known is None or key in known.model_fields
+
+
+def algorithm_of(values: Mapping[str, Any]) -> str:
+    """The name that the command line has for an objective and its exchange."""
+    objective = table(values, "objective")
+    base = str(objective.get("name", "run"))
+    if base == "naivemix":
+        base = {"own": "localmeans", "noise": "randommix"}.get(str(table(values, "exchange").get("source")), base)
+    if base == "fedmix" and objective.get("expand") == "logits":
+        base = "fedmix-logits"
+    if objective.get("layer"):
+        base = f"hidden-{base}"
+    if not objective.get("mu"):
+        return base
+    return "fedprox" if base == "fedavg" else f"{base}+prox"
+
+
+def toml(values: Mapping[str, Any]) -> str:
+    """Nested values as TOML, with those that are in no section first."""
+    import tomli_w
+
+    flat = {k: v for k, v in values.items() if not isinstance(v, dict)}
+    return tomli_w.dumps(flat | {k: v for k, v in values.items() if isinstance(v, dict)})
+
+
+def settings() -> Iterator[tuple[str, str, Any, str]]:
+    """Every setting: dotted path, type, default, and for named sections the name they belong to."""
+    plain: dict[str, type[_Section]] = {"training": TrainingSection, "exchange": ExchangeSection, "engine": EngineSection}
+    for field, info in Experiment.model_fields.items():
+        if field in NAMED:
+            for name, section in NAMED[field].items():
+                yield from _fields(section, f"{field}.", name)
+        elif field in plain:
+            yield from _fields(plain[field], f"{field}.", "")
+        else:
+            yield field, _type(info.annotation), info.default, ""
+
+
+def _fields(section: type[_Section], prefix: str, name: str) -> Iterator[tuple[str, str, Any, str]]:
+    for field, info in section.model_fields.items():
+        if field != "name" or not name:
+            default = "(required)" if info.is_required() else info.default
+            yield prefix + field, _type(info.annotation), default, name
+
+
+def _type(annotation: Any) -> str:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(parts[0])
+    if origin in (Union, UnionType):
+        return " | ".join(_type(part) for part in parts)
+    if origin is Literal:
+        return " | ".join(repr(part) for part in parts)
+    if annotation is NoneType:
+        return "None"
+    return annotation.__name__ if inspect.isclass(annotation) and not parts else str(annotation)
+
+
+def _source(path: str, where: str, origin: Mapping[str, str]) -> str:
+    """Where the value at a path came from; without a path, all that the values came from."""
+    if not path:
+        return f"{where} with {' and '.join(sorted(set(origin.values())))}" if origin else where
+    within = (source for at, source in origin.items() if f"{path}.".startswith(f"{at}.") or f"{at}.".startswith(f"{path}."))
+    return next(within, where)
+
+
+def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The dotted path of each, if it has one, and a sentence."""
+    for mistake in error.errors():
+        path = [str(part) for part in mistake["loc"]]
+        at: Any = values
+        shown = []
+        for part in path:  # pydantic puts the section's name, or a type of a union, between the keys; drop what is no key
+            if isinstance(at, Mapping) and part in at:
+                at = at[part]
+                shown.append(part)
+            elif part == path[-1] and mistake["type"] == "missing":
+                shown.append(part)
+        dotted = ".".join(shown) or "experiment"
+        match mistake["type"]:
+            case "extra_forbidden":
+                while isinstance(at, Mapping) and at:  # a section that does not exist: name what was set in it
+                    key, at = next(iter(at.items()))
+                    shown.append(str(key))
+                dotted = ".".join(shown)
+                yield dotted, f"{dotted}={_shown(at)} is not a setting{_nearest(shown, values)}"
+            case "missing" | "union_tag_not_found":
+                missing = dotted if mistake["type"] == "missing" else f"{dotted}.name"
+                yield "", f"{missing} is missing; give it a value"
+            case "union_tag_invalid":
+                name = at.get("name")
+                known = str(mistake["ctx"]["expected_tags"]).replace("'", "")
+                near = _close(str(name), known.split(", "))
+                yield f"{dotted}.name", f"{dotted}.name={_shown(name)} is unknown{near}; choose one of {known}"
+            case "value_error":
+                said = str(mistake["ctx"]["error"])
+                named = re.match(r"(\w+\.\w+)=", said)
+                yield named[1] if named else "", said
+            case _:
+                reason = mistake["msg"].removeprefix("Input ")
+                yield dotted, f"{dotted}={_shown(at)} {reason}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def _nearest(shown: list[str], values: Mapping[str, Any]) -> str:
+    *section, key = shown
+    name = str(table(values, shown[0]).get("name", ""))
+    there = [path.split(".")[-1] for path, _, _, of in settings() if path.split(".")[:-1] == section and of in ("", name)]
+    known = there if section and there else list(Experiment.model_fields)
+    near = _close(key, known) if there else _close(".".join(shown), [path for path, *_ in settings()])
+    return near or f"; known are {', '.join(known)}"
+
+
+def _close(word: str, known: list[str]) -> str:
+    match = difflib.get_close_matches(word, known, 1, 0.6)
+    return f"; did you mean {match[0]}?" if match else ""

@@ -1,0 +1,239 @@
+"""A SuperLink and its SuperNodes as real processes of this machine, started, watched and cleaned up."""
+
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import tomli_w
+
+from fedmix.core.errors import BadInput, FedmixError
+from fedmix.core.signals import heard
+from fedmix.flower.keys import Keys
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+NAME = "fedmix"
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # beside Ctrl-C
+
+
+class Link:
+    """Processes on loopback, each in a process group of its own, with a log in `folder`; all end with the `with` block.
+
+    With `keys`, everything runs over TLS and nodes have to prove who they are. `options` are further ones of the SuperLink.
+    """
+
+    def __init__(
+        self, folder: Path, keys: Keys | None = None, env: Mapping[str, str] | None = None, options: Sequence[str] = ()
+    ) -> None:
+        self.folder, self.keys, self.options = folder.resolve(), keys, options
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.held: list[socket.socket] = []
+        self.port = self.hold_port()
+        binaries = str(Path(sys.executable).parent)
+        path = os.pathsep.join([binaries, os.environ.get("PATH", "")])
+        self.env = {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(self.folder / "home"), **(env or {})}
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> "Link":
+        home = self.folder / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        security = {"root-certificates": str(self.keys.ca)} if self.keys else {"insecure": True}
+        config = {"superlink": {"default": NAME, NAME: {"address": self.address, **security}}}
+        (home / "config.toml").write_text(tomli_w.dumps(config))
+        try:
+            self.start_superlink()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink and wait until it listens. Its database keeps nodes' ids over a restart."""
+        security = ["--insecure"]
+        if self.keys:
+            files = {"ca-certfile": self.keys.ca, "certfile": self.keys.certificate, "keyfile": self.keys.key}
+            security = ["--enable-supernode-auth", *[f"--ssl-{name}={path}" for name, path in files.items()]]
+        database = ["--database", str(self.folder / "state.db"), "--disable-runtime-dependency-installation"]
+        self.start("superlink", ["flower-superlink", "--port", str(self.port), *database, *security, *self.options])
+        self.wait_for(self.port, "superlink")
+
+    def start_node(self, client: int, *, superlink: str | None = None, within: Sequence[str] = (), **config: Any) -> None:
+        """Start the SuperNode of a client; `config` is its node configuration, `within` a command to run it under."""
+        security = ["--insecure"]
+        if self.keys:
+            security = ["--root-certificates", str(self.keys.ca)]
+            security += ["--auth-supernode-private-key", str(self.keys.node(client))]
+        settings = _pairs({"partition-id": client, **config})
+        where = ["--superlink", superlink or self.address, "--port", str(self.hold_port()), "--node-config", settings]
+        self.start(f"node-{client}", [*within, "flower-supernode", *security, *where])
+
+    def register(self, client: int) -> None:
+        """Let a client's key in."""
+        assert self.keys is not None
+        said = self.command("supernode", "register", str(self.keys.node(client).with_suffix(".pub")), NAME)
+        if said.returncode:
+            raise FedmixError(f"the SuperLink did not take the key of client {client}: {said.stdout or said.stderr}")
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a `flwr` command to its end."""
+        return subprocess.run(["flwr", *arguments], env=self.env, capture_output=True, text=True, timeout=120, check=False)
+
+    def run(self, app: Path, *options: str, **config: Any) -> subprocess.Popen[bytes]:
+        """Submit an app, with `config` over its run configuration; the process ends when its run does."""
+        more = ["--run-config", _pairs(config)] if config else []
+        return self.start("run", ["flwr", "run", str(app), NAME, "--stream", *more, *options])
+
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a process; what it says goes to its log."""
+        with self.log(name).open("ab") as log:
+            log.write(f"$ {shlex.join(command)}\n".encode())
+            log.flush()
+            self.processes[name] = subprocess.Popen(
+                command, env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        return self.processes[name]
+
+    def log(self, name: str) -> Path:
+        """Where what a process says goes."""
+        return self.folder / f"{name}.log"
+
+    def wait_for(self, port: int, name: str) -> None:
+        """Wait until a process listens."""
+        deadline = time.monotonic() + START_SECONDS
+        while not _listens(port):
+            if self.processes[name].poll() is not None or time.monotonic() > deadline:
+                raise FedmixError(f"the {name} did not start; its log is {self.log(name)}")
+            time.sleep(0.1)
+
+    def check(self) -> None:
+        """Refuse to go on when the SuperLink or a node has ended by itself."""
+        for name, process in self.processes.items():
+            if name != "run" and process.poll() is not None:
+                raise FedmixError(f"{name} ended (exit code {process.returncode}); its log is {self.log(name)}")
+
+    def hold_port(self) -> int:
+        """A port of loopback that nobody else gets until `stop`; Flower wants to know it before it listens, and takes no 0.
+
+        Linux gives a bound port to nobody who asks for any, and lets a server listen on it by its number where both allow
+        reuse, as servers do. Elsewhere they could not, so there the port is only free now.
+        """
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = int(held.getsockname()[1])
+        if sys.platform == "linux":
+            self.held.append(held)
+        else:
+            held.close()
+        return port
+
+    def kill(self, name: str) -> None:
+        """SIGKILL a process and all that it started."""
+        process = self.processes.pop(name)
+        for pid in [*descendants(process.pid), process.pid]:
+            _signal(pid, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        """End everything that was started: nodes first, then the SuperLink; by force where asking is not enough."""
+        with _undisturbed():
+            self._stop()
+
+    def _stop(self) -> None:
+        order = sorted(self.processes, key=lambda name: name == "superlink")
+        family = {name: [*descendants(self.processes[name].pid), self.processes[name].pid] for name in order}
+        for name in order:
+            _signal(self.processes[name].pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        for name in order:
+            process = self.processes.pop(name)
+            while any(_alive(pid) for pid in family[name]) and time.monotonic() < deadline:
+                process.poll()
+                time.sleep(0.05)
+            for pid in family[name]:
+                _signal(pid, signal.SIGKILL)
+            process.wait()
+        while self.held:
+            self.held.pop().close()
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Being asked to end a second time must not leave processes behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with heard((signal.SIGINT, *ENDING), lambda: None):
+        yield
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes that one started, and those that these started; where there is a /proc to tell."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(entry.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry.parent.name))
+    found = list(children.get(pid, []))
+    for child in found:
+        found += children.get(child, [])
+    return found
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def _signal(pid: int, number: int) -> None:
+    """To a process, and to the group that it leads or led."""
+    for send in (os.kill, os.killpg):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send(pid, number)
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process, or one of the group that it leads or led, is there and no zombie."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, 0)
+        return True
+    with contextlib.suppress(OSError):
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat")
+        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def _pairs(config: Mapping[str, Any]) -> str:
+    """As Flower takes them: KEY=VALUE, each value as in TOML."""
+    return " ".join(f"{key.replace('_', '-')}={_toml(value)}" for key, value in config.items())
+
+
+def _toml(value: Any) -> str:
+    text = tomli_w.dumps({"v": value}).strip()
+    if "\n" in text:
+        raise BadInput(f"{value!r:.80} cannot be a value of a configuration; use a number or a short text")
+    return text.removeprefix("v = ")

@@ -1,0 +1,259 @@
+"""The rounds of a federation over Flower's grid: the server calls the roll, has means exchanged, and averages updates."""
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedmix.core.errors import BadInput
+from fedmix.core.rng import stream
+from fedmix.core.types import Array
+from fedmix.data.federated import Ragged
+from fedmix.exchange import Means, Releases, Traffic
+from fedmix.flower import wire
+from fedmix.flower.exchange import Asked, collect_means
+from fedmix.flower.ledger import Ledger
+from fedmix.flower.messages import POLL_SECONDS, Post, content_of
+from fedmix.flower.roster import Roster, TooFew
+from fedmix.flower.settings import Settings
+from fedmix.flower.task import Task
+from fedmix.flower.wire import Presence, Rejected
+from fedmix.training.checks import check_objective
+from fedmix.training.draws import choose_clients
+from fedmix.training.federation import Rounds, device_named
+from fedmix.training.server import Updates, average
+
+LOOKED_AT = 256  # samples of the server's own, to see how large values are
+log = logging.getLogger("fedmix.flower")
+
+
+class Remote(Rounds):
+    """The rounds of a federation whose clients are nodes of a Flower grid.
+
+    `releases` is the file that counts what has left clients; without one, that is known as long as the process lasts.
+    """
+
+    exchange: Asked | None
+
+    def __init__(
+        self, grid: Grid, task: Task, settings: Settings, config: Mapping[str, Any], releases: Path | None = None
+    ) -> None:
+        tests = replace(task.held_out(config), test_clients=None)
+        training, seed, how = task.training, task.experiment.seed, task.exchange
+        if training.clients_per_round > settings.clients:
+            raise BadInput(f"training.clients_per_round={training.clients_per_round} is more than the {settings.clients} clients")
+        if how is not None and how.secure and how.average > settings.clients:
+            raise BadInput(
+                f"exchange.average={how.average} clients are in a sum, and there are {settings.clients} clients; lower it"
+            )
+        exchange = Asked(how, seed, settings.clients, ledger=Ledger(settings.clients, releases)) if how else None
+        device = device_named(task.experiment.engine.device)
+        model = task.model(tests)
+        check_objective(task.objective, model, replace(tests, x=tests.test_x, y=tests.test_y, clients=Ragged.of([[0]])))
+        super().__init__(model, task.objective, training, tests, exchange, seed, device)
+        self.settings = settings
+        self.rejected = self.attempt = 0
+        self._traffic = Traffic()
+        self.post = Post(grid, settings.at_once)
+        self.roster = Roster(self.post, settings.clients, settings.attempts, settings.join_timeout)
+        self._welcome(self.roster.gather(settings.enough))
+
+    def holdings(self) -> dict[str, Any]:
+        """Classes and their counts stay with the clients."""
+        known = self.roster.presence
+        sizes = [known[k].samples if k in known else 0 for k in range(self.settings.clients)]
+        return {"classes": None, "sizes": sizes, "counts": []}
+
+    def _sizes(self) -> Array:
+        return np.array([presence.samples for presence in self.roster.presence.values()])
+
+    def _nonnegative(self) -> bool:
+        """Clients' samples come from their own function, and only they know."""
+        return False
+
+    def _train_round(self) -> tuple[float, Traffic]:
+        self._traffic = Traffic()
+        for attempt in range(1, self.settings.attempts + 1):
+            self.attempt = attempt
+            try:
+                return self._try_round(), self._traffic
+            except TooFew as error:
+                log.warning("round %s, attempt %s: %s", self.round + 1, attempt, error)
+                if attempt == self.settings.attempts:
+                    raise
+                time.sleep(POLL_SECONDS)
+        raise AssertionError
+
+    def _undo(self, before: Mapping[str, Any]) -> None:
+        super()._undo(before)
+        if self.exchange:
+            self.exchange.recall()
+
+    def _try_round(self) -> float:
+        self._welcome(self.roster.call())
+        if self.exchange:
+            self._exchange_means(self.exchange)
+        wanted = self.training.clients_per_round
+        chosen = self._choose(wanted)
+        updates = self._collect_updates(chosen)
+        least = math.ceil(self.settings.min_share * wanted - 1e-9)  # 0.07 * 100 is 7.000000000000001
+        if len(updates) < least:
+            raise TooFew(f"{len(updates)} of {wanted} clients replied well, and {least} are needed")
+        samples = {k: update.presence.samples for k, update in updates.items()}
+        self.params, loss = average((_chunk(k, updates[k], self.device) for k in chosen if k in updates), samples)
+        for update in updates.values():
+            self._notice(update.presence)
+        self.notes = {
+            "asked": len(chosen), "replied": len(updates), "rejected": self.rejected, "clients": len(self.roster),
+            "pool_version": self.exchange.version if self.exchange else 0,
+            "sent_up": self.post.up, "sent_down": self.post.down,
+        }  # fmt: skip
+        return loss
+
+    def _choose(self, count: int) -> list[int]:
+        """The clients that every engine would choose; for those that are not there, others that are."""
+        drawn: list[int] = choose_clients(self.seed, self.round, self.settings.clients, count).tolist()
+        here = [k for k in drawn if k in self.roster]
+        others = sorted(set(self.roster.node) - set(here))
+        instead: list[int] = stream(self.seed, "substitutes", self.round).permutation(others)[: count - len(here)].tolist()
+        return here + instead
+
+    def _reject(self, client: int, error: Exception) -> None:
+        self.rejected += 1
+        log.warning("round %s: a reply of client %s is rejected: %s", self.round + 1, client, error)
+
+    def _welcome(self, came: Iterable[int]) -> None:
+        for client in came:
+            if self.exchange:
+                self.exchange.welcome(client)
+            self._notice(self.roster.presence[client])
+
+    def _notice(self, presence: Presence) -> None:
+        self.roster.presence[presence.client] = presence
+        if self.exchange:
+            self.exchange.notice(presence)
+
+    def _exchange_means(self, exchange: Asked) -> None:
+        """Have those clients send means that are due, and pool them."""
+        layer, how, before = self.needs.layer, exchange.how, copy(exchange)
+        due = exchange.due(self.roster.node, every_round=layer > 0)
+        sent, done = self._collect(exchange, due) if due else ([], [])
+        if layer:
+            done = list(range(self.settings.clients))  # states of an older encoder are of no use
+        kept = [] if exchange.releases is None else [exchange.releases.without(np.array(done, np.int64))]
+        count = sum(len(part.owner) for part in [*kept, *sent])
+        if count < (1 if how.secure else how.average):
+            if not how.secure:
+                exchange.settled, exchange.pending = before.settled, before.pending  # so that everyone is asked again
+            raise TooFew(
+                f"{count} means have been sent, and exchange.average={how.average} needs as many; lower it"
+                if count
+                else "no client has sent means, without which this objective cannot train"
+            )
+        if sent or any(map(exchange.has_sent, done)):
+            self._traffic += exchange.take(np.array(done), sent, self.data)
+            entries = len(exchange.pool or ())
+            log.info("round %s: version %s of the pool has %s entries", self.round + 1, exchange.version, entries)
+
+    def _collect(self, exchange: Asked, due: list[int]) -> tuple[list[Releases], list[int]]:
+        """What the clients that are due send, and those of them for which it takes the place of what they sent before."""
+        x, y = self.data.test_x[:LOOKED_AT], self.data.test_y[:LOOKED_AT]
+        like, seconds = Means(self._encode(x), self.data.labels(y)), self.settings.timeout
+        if exchange.how.secure:
+            from fedmix.flower.secagg_server import collect_sums
+
+            rng = stream(self.seed, "sums", self.round, self.attempt)
+            sent, done, traffic = collect_sums(exchange, self.roster, due, seconds, like, rng)
+            self._traffic += traffic
+            return sent, done
+        weights = {}
+        if layer := self.needs.layer:
+            weights["weights"] = wire.pack({n: self.params[n] for n in self.model.head(layer).names})
+            self._traffic += Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * len(due))
+        # Which means, and when; how they are made is in the app, which both sides have.
+        about = {k: ConfigRecord({"round": self.round, "epoch": int(exchange.epoch[k])}) for k in due}
+        questions = {k: RecordDict({"about": about[k], **weights}) for k in due}
+        shares = self.data.classes is not None and exchange.how.clip is None  # clipped ones are no shares, and may carry noise
+        sent, done, wrong = collect_means(exchange, self.roster, questions, seconds, like, shares=shares)
+        for client, error in wrong.items():
+            self._reject(client, error)
+        return sent, done
+
+    def _collect_updates(self, chosen: list[int]) -> dict[int, wire.Update]:
+        """The good updates of these clients; whoever turns out to lack the pool gets it and is asked once more."""
+        updates: dict[int, wire.Update] = {}
+        weights, deadline = wire.pack(self.params), time.monotonic() + self.settings.timeout
+        asked = chosen
+        while asked:
+            contents = dict[int, RecordDict]()
+            for k in asked:
+                try:
+                    contents[k] = self._work(k, weights)
+                except BadInput as error:  # every entry of the pool holds its means
+                    self._reject(k, error)
+            replies = self.roster.ask("train", contents, max(1.0, deadline - time.monotonic()))
+            lacking = []
+            for k in contents:
+                content = content_of(replies.get(k), f"client {k}")
+                if content is None and self.exchange:
+                    self.exchange.lost([k])
+                elif content is not None and asked is chosen and self.exchange and wire.lacks(content):
+                    lacking.append(k)
+                elif content is not None:
+                    self._traffic += Traffic(models_up=self._model_bytes(0))
+                    try:
+                        limits = self.settings.clients, self.params, self.settings.largest_update
+                        updates[k] = wire.read_update(content, self.round, self.roster.presence[k], *limits)
+                    except Rejected as error:
+                        self._reject(k, error)
+            if self.exchange and lacking:
+                log.info("round %s: clients %s lack the pool and get it again", self.round + 1, lacking)
+                self.exchange.lost(lacking)
+            asked = lacking
+        return updates
+
+    def _work(self, client: int, weights: ArrayRecord) -> RecordDict:
+        """What a client gets: the weights, and the pool if it does not hold it."""
+        exchange = self.exchange
+        about = ConfigRecord({"round": self.round, "pool": exchange.version if exchange else 0})
+        content = RecordDict({"about": about, "weights": weights})
+        if exchange and exchange.pool and exchange.holds[client] != exchange.version:
+            pool = {"x": exchange.pool.x, "y": exchange.pool.y}
+            if exchange.how.exclude_own:
+                pool["entries"] = torch.from_numpy(exchange.entries_for(client))
+            content["pool"] = wire.pack(pool)
+            self._traffic += exchange.deliver([client])
+        self._traffic += Traffic(models_down=self._model_bytes(0))
+        return content
+
+    def state(self) -> dict[str, Tensor]:
+        """What every federation saves, and of which data clients have sent means."""
+        settled = {"remote.settled": torch.from_numpy(self.exchange.settled)} if self.exchange else {}
+        return super().state() | {"remote.counts": torch.tensor([self.rejected, self.post.up, self.post.down]), **settled}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Go on from a state; clients keep nothing of a run that ended, so they get the pool once more, but send no means."""
+        super().restore(saved)
+        self.rejected, up, down = saved["remote.counts"].tolist()
+        self.post.up += up
+        self.post.down += down
+        if self.exchange:
+            self.exchange.settled = saved["remote.settled"].numpy()
+            self.exchange.lost(range(self.settings.clients))
+            self.exchange.recall()
+        self._welcome(self.roster.node)
+
+
+def _chunk(client: int, update: wire.Update, device: torch.device) -> Updates:
+    params = {name: p[None].to(device) for name, p in update.params.items()}
+    return Updates([client], params, torch.tensor([update.loss], device=device))

@@ -1,0 +1,196 @@
+"""What the figures mean, in plain words: what leaked, how sure that is, and what setting stops it."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmix.privacy.accounting import upwards
+from fedmix.privacy.audit.differencing import Differencing
+from fedmix.privacy.audit.grid import Cell, Grid
+from fedmix.privacy.audit.rates import Rates, false_alarms_at_most, most_to_show
+
+AT_CHANCE = 0.55  # an AUC whose upper limit is that is taken for a guess
+BY_LIMIT = f"an upper limit of AUC ≤ {AT_CHANCE}"
+CERTAIN = 0.999  # and one from that on for certainty
+RECOGNISED = 20.0  # dB, from which a recovered picture shows what it is
+
+
+class Finding(NamedTuple):
+    """One attack's outcome."""
+
+    title: str
+    leaked: str
+    sure: str
+    stops: str
+
+
+def findings(cells: Sequence[Cell], grid: Grid) -> list[Finding]:
+    """One finding for each attack."""
+    return [
+        _membership(cells, grid),
+        _neighbours(cells, grid),
+        _pictures(cells),
+        _labels(cells),
+        _owners(cells, grid),
+        _changes(cells),
+    ]
+
+
+def named(cell: Cell) -> str:
+    """A setting in words."""
+    return f"M = {cell.m}, {_noise(cell)}"
+
+
+def _noise(cell: Cell) -> str:
+    noise = f"σ = {cell.how.noise:.3g}" if cell.how.noise else "no noise"
+    return noise + (f" (ε = {upwards(cell.guarantee.epsilon)})" if cell.guarantee else "")
+
+
+def _at_ends(cells: Sequence[Cell], told: Callable[[Cell], str]) -> str:
+    """What is told of the first and the last M, with the least noise, a line each."""
+    least = {cell.m: cell for cell in sorted(cells, key=lambda c: -c.how.noise)}
+    ends = dict.fromkeys((cells[0].m, cells[-1].m))
+    return "".join(f"\n• {named(least[m])}: {told(least[m])}" for m in ends)
+
+
+def _stopped(cells: Sequence[Cell], test: Callable[[Cell], bool], what: str) -> str:
+    """The settings in which an attack got no further than that."""
+    passed: dict[str, list[str]] = {}
+    for cell in filter(test, cells):
+        passed.setdefault(_noise(cell), []).append(str(cell.m))
+    if not passed:
+        return f"None of the settings tried left it at {what}."
+    listed = "; ".join(f"M = {', '.join(sizes)} with {noise}" for noise, sizes in passed.items())
+    return f"Left it at {what}, of the settings tried: {listed}."
+
+
+def _guessed(*attackers: Rates) -> bool:
+    return max(r.auc_high for r in attackers) <= AT_CHANCE
+
+
+def _membership(cells: Sequence[Cell], grid: Grid) -> Finding:
+    def told(cell: Cell) -> str:
+        best = max((cell.server, cell.client), key=lambda r: r.auc)
+        return (
+            f"AUC {best.auc:.2f} ({best.auc_low:.2f} to {best.auc_high:.2f}), and {best.tpr:.0%} ({best.tpr_low:.0%} to "
+            f"{best.tpr_high:.0%}) of the samples found at one false alarm in a thousand"
+        )
+
+    first = cells[0].server
+    few = "one in a thousand of them was" if first.others >= 1000 else "as there were fewer than 1,000, none of them was"
+    alarms = false_alarms_at_most(first.others, grid.confidence)
+    return Finding(
+        "Was this sample among those averaged?",
+        "To an attacker who knows how such pictures are distributed, but not the other samples (an AUC of 0.5 is a coin, 1 is "
+        f"certainty):{_at_ends(cells, told)}",
+        f"{first.members} members and {first.others} others. In brackets are intervals so wide that all of this audit hold at "
+        "once with 95 % confidence (those of AUCs by approximation). To be found, a sample had to score higher than the others "
+        f"do: {few} mistaken, which shows a rate of false alarms of at most {alarms:.1%}.",
+        "A larger M and noise make it harder; noise with a bound on samples (--clip) bounds every such attack. "
+        + _stopped(cells, lambda c: _guessed(c.server, c.client, c.together), f"{BY_LIMIT}, which more --seeds bring down"),
+    )
+
+
+def _neighbours(cells: Sequence[Cell], grid: Grid) -> Finding:
+    proven = [cell for cell in cells if cell.guarantee]
+    certain = [cell for cell in cells if cell.neighbours.rates.auc > CERTAIN]
+    above = [cell for cell in proven if cell.neighbours.epsilon > cell.guarantee.epsilon]
+    said = []
+    if certain:
+        said.append(
+            f"Certain in {len(certain)} of {len(cells)} settings: averaging hides nothing from who knows the rest, and labels "
+            "without noise tell classes apart."
+        )
+    if above:
+        said.append(f"MORE THAN PROVEN at {'; '.join(map(named, above))}: the accounting or the release is wrong.")
+    elif proven:
+        near = max(proven, key=lambda c: c.neighbours.epsilon / c.guarantee.epsilon)
+        said.append(f"Never above a proven ε; nearest to it at {named(near)}, where ε ≥ {near.neighbours.epsilon:.2f} was shown.")
+    else:
+        said.append("No setting tried has a proven ε.")
+    most = most_to_show(grid.trials // 2, grid.delta, grid.confidence)
+    return Finding(
+        "Which of two samples was it, to who knows all the others?",
+        " ".join(said),
+        f"{grid.trials:,} releases of each of the two at each setting. The ε shown are lower bounds, with δ = {grid.delta:g}, "
+        f"that hold for all {len(cells)} settings at once with 95 % confidence; so many trials can show {most:.1f} at most.",
+        "Noise on inputs and labels with a bound on both (--sigma or --epsilon, with --clip). "
+        + _stopped(cells, lambda c: _guessed(c.neighbours.rates), BY_LIMIT),
+    )
+
+
+def _pictures(cells: Sequence[Cell]) -> Finding:
+    def told(cell: Cell) -> str:
+        r = cell.reconstruction
+        nearer = f"a blind guess is {round(r.blind.psnr - r.unseen.psnr, 1) + 0:+.1f} dB nearer than the class's mean"
+        return f"{r.identified:.0%} of the samples named (by chance {r.chance:.0%}), and {nearer}"
+
+    return Finding(
+        "Which pictures are in a mean?",
+        "To an attacker with a list of suspects, who must name those in the mean (without noise, and with fewer suspects than a "
+        f"picture has pixels, a mean decides on all of them, however large M is):{_at_ends(cells, told)}",
+        f"{cells[0].reconstruction.attempts} means at each setting, up to 300 false suspects beside the true ones.",
+        "Noise; a larger M only against who has no list. "
+        + _stopped(cells, lambda c: c.reconstruction.identified <= c.reconstruction.chance + 0.05, "chance, by 5 points"),
+    )
+
+
+def _labels(cells: Sequence[Cell]) -> Finding:
+    read = [cell for cell in cells if cell.labels.known > CERTAIN]
+    if read:
+        inferred = np.mean([cell.labels.inferred for cell in read])
+        leaked = (
+            f"All counts, in {len(read)} of {len(cells)} settings: wherever labels carry no noise. Who does not know M finds it "
+            f"and the counts from the label mean alone in {inferred:.0%} of the means."
+        )
+    else:
+        leaked = f"Nowhere all; at most {max(cell.labels.known for cell in cells):.0%} of the means were read rightly."
+    return Finding(
+        "How many samples of each class are in a mean?",
+        leaked,
+        f"This is arithmetic: M times a label mean is whole numbers. {cells[0].labels.means:.0f} means, or all there are.",
+        "Noise on labels, which comes with a bound (--clip); never M alone. "
+        + _stopped(cells, lambda c: c.labels.known <= 0.05, "5 % of the means"),
+    )
+
+
+def _owners(cells: Sequence[Cell], grid: Grid) -> Finding:
+    def told(cell: Cell) -> str:
+        a, b = cell.linking, cell.linking_together
+        return (
+            f"{a.labels:.0%} by label shares, {a.samples:.0%} with five known samples as well (chance {a.chance:.0%}), and of "
+            f"entries averaged by {grid.average}, {b.labels:.0%} and {b.samples:.0%} (chance {b.chance:.0%})"
+        )
+
+    return Finding(
+        "Whose mean is it?",
+        f"The server knows, since uploads have senders. A client links entries of the shuffled pool:{_at_ends(cells, told)}",
+        f"{cells[0].linking.entries:.0f} entries, or all there are, at each setting and seed.",
+        "Clients that are alike; averaging by the server helps, and so does noise on labels. "
+        + _stopped(cells, lambda c: max(c.linking.labels, c.linking.samples) <= 2 * c.linking.chance, "twice the chance or less"),
+    )
+
+
+def _changes(cells: Sequence[Cell]) -> Finding:
+    def told(cell: Cell) -> str:
+        now, mixed, waiting, both = cell.differencing
+        return (
+            f"the server recovers it with {now.server:.0f} dB; a client with {now.client:.0f} dB, with {mixed.client:.0f} dB if "
+            f"the server averages, {waiting.client:.0f} dB if clients wait for each other, {both.client:.0f} dB if both "
+            f"(who sees nothing: {both.unseen:.0f} dB)"
+        )
+
+    def gain(of: Differencing) -> float:
+        return max(of.server, of.client) - of.unseen
+
+    both = [cell.differencing[-1] for cell in cells]
+    safe = sum(d.client < RECOGNISED for d in both)
+    return Finding(
+        "What changed between two refreshes?",
+        f"One sample of a client is replaced, and the difference of the sums shows it:{_at_ends(cells, told)}",
+        f"Medians over {both[0].victims} victims. Waiting for {both[0].changed} clients to change and averaging by "
+        f"{both[0].average} together kept a client below {RECOGNISED:.0f} dB in {safe} of {len(cells)} settings.",
+        "Against clients, waiting and averaging together; against the server neither, only noise on every release. "
+        + _stopped(cells, lambda c: max(map(gain, c.differencing)) <= 1, "what was known before, by 1 dB"),
+    )

@@ -1,0 +1,71 @@
+"""The audit as one HTML file with pictures, which asks nothing of the network and needs no script."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedmix.core.types import Array
+from fedmix.privacy.audit.differencing import Change
+from fedmix.privacy.audit.findings import findings, named
+from fedmix.privacy.audit.grid import Cell, Grid
+from fedmix.privacy.audit.reconstruction import Attempt
+from fedmix.privacy.audit.show import WARNING, tables
+from fedmix.report.files import write
+from fedmix.report.gallery import png
+from fedmix.report.page import filled, resource
+
+PICTURES = 5  # of each setting
+
+
+class Shown(NamedTuple):
+    """Pictures of one setting, row by row: a title for each row, and its pictures as data addresses."""
+
+    title: str
+    rows: Sequence[tuple[str, Sequence[str]]]
+
+
+def write_html(cells: Sequence[Cell], grid: Grid, about: dict[str, Any], shape: tuple[int, ...], path: Path) -> None:
+    """Write the page; `shape` is that of a picture, (C, H, W)."""
+    write(path, page(cells, grid, about, shape).encode())
+
+
+def page(cells: Sequence[Cell], grid: Grid, about: dict[str, Any], shape: tuple[int, ...]) -> str:
+    """The page as text."""
+    from markupsafe import Markup
+
+    return filled(
+        resource("page.html.j2", "fedmix.privacy.audit"),
+        title=f"fedmix audit: {about['data']}",
+        css=Markup(resource("page.css")),
+        about=about,
+        findings=findings(cells, grid),
+        tables=tables(cells, grid),
+        warning=WARNING,
+        means=[Shown(named(cell), _means(cell.attempts[:PICTURES], shape)) for cell in cells],
+        changes=[Shown(named(cell), _changes(cell.changes[:PICTURES], shape)) for cell in cells],
+    )
+
+
+def _means(attempts: Sequence[Attempt], shape: tuple[int, ...]) -> list[tuple[str, list[str]]]:
+    return [
+        ("a sample", [_picture(a.original, shape) for a in attempts]),
+        ("the mean it is in", [_picture(a.mean, shape) for a in attempts]),
+        ("a blind guess", [_picture(a.blind, shape) for a in attempts]),
+        ("nearest public picture", [_picture(a.nearest, shape) for a in attempts]),
+        ("nearest suspect named", [_picture(a.named, shape) for a in attempts]),
+    ]
+
+
+def _changes(changes: Sequence[Change], shape: tuple[int, ...]) -> list[tuple[str, list[str]]]:
+    return [
+        ("the old sample", [_picture(c.old, shape) for c in changes]),
+        ("the new sample", [_picture(c.new, shape) for c in changes]),
+        ("as the server recovers it", [_picture(c.old + c.server, shape) for c in changes]),
+        ("as a client recovers it", [_picture(c.old + c.client, shape) for c in changes]),
+    ]
+
+
+def _picture(flat: Array, shape: tuple[int, ...]) -> str:
+    return png(np.clip(flat, 0, 1).reshape(shape))

@@ -1,0 +1,126 @@
+"""One exchange as it happens, what each attacker sees of it, and the truth that only the audit knows."""
+
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedmix.core.rng import stream
+from fedmix.core.types import Array
+from fedmix.data.federated import FederatedData, Ragged
+from fedmix.exchange import Exchange, MeanExchange
+from fedmix.exchange.one_client import clipped, split
+
+
+class View(NamedTuple):
+    """Means as an attacker sees them: inputs (g, d), labels (g, C), of how many samples each, and the noise's deviations."""
+
+    x: Array
+    y: Array
+    size: Array
+    noise: Array
+    label_noise: Array
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An exchange after its first refresh. `groups` are the rows behind each release, `entries` the releases behind each entry
+    of the pool; no attacker is told either, but all know how many samples are in a mean."""
+
+    data: FederatedData
+    how: Exchange
+    exchange: MeanExchange
+    groups: Ragged
+    entries: Ragged
+
+    @property
+    def owner(self) -> Array:
+        """The client behind each release: what a server knows of its uploads."""
+        assert self.exchange.releases is not None
+        return self.exchange.releases.owner
+
+    @cached_property
+    def uploads(self) -> View:
+        """What the server receives."""
+        assert self.exchange.releases is not None
+        _, x, y = self.exchange.releases
+        return _view(x, y, self.groups.sizes, np.ones(len(x)), self.how)
+
+    @cached_property
+    def pool(self) -> View:
+        """What every client receives: shuffled, and averaged if the exchange says so."""
+        assert self.exchange.pool is not None
+        sizes = np.add.reduceat(self.groups.sizes[self.entries.flat], self.entries.offsets[:-1])
+        return _view(self.exchange.pool.x, self.exchange.pool.y, sizes, self.entries.sizes, self.how)
+
+    @cached_property
+    def pool_total(self) -> Array:
+        """The sum of all samples in the pool. Where several means are averaged, all are taken to be of one size, so that those of
+        clients that do not change are the same in every sum."""
+        weights = self.pool.size if self.how.average == 1 else self.entries.sizes * self.groups.sizes.mean()
+        return np.asarray(weights.astype(np.float64) @ self.pool.x)
+
+
+def stage(data: FederatedData, how: Exchange, seed: int) -> Scene:
+    """Let the clients exchange once."""
+    exchange = MeanExchange(how, seed, len(data.clients))
+    exchange.refresh(data, data.units)
+    return _scene(data, how, exchange)
+
+
+def averaged(scene: Scene, average: int) -> Scene:
+    """The same releases, of which the server averages that many."""
+    how = replace(scene.how, average=average)
+    exchange = copy(scene.exchange)
+    exchange.how = how
+    exchange.restore(scene.exchange.state(), scene.data)
+    return replace(scene, how=how, exchange=exchange, entries=_entries(exchange, len(scene.groups)))
+
+
+def refreshed(scene: Scene, data: FederatedData, changed: Array, wait: float) -> Scene:
+    """The exchange after the data of these clients changed; the same as before if `wait` makes them hold back."""
+    exchange = copy(scene.exchange)
+    exchange.how = replace(scene.how, wait=wait)
+    exchange.changed(changed.tolist())
+    exchange.refresh(data, data.units)
+    if exchange.version == scene.exchange.version:
+        return scene
+    return _scene(data, scene.how, exchange)
+
+
+def _scene(data: FederatedData, how: Exchange, exchange: MeanExchange) -> Scene:
+    groups = Ragged.of(group for client in range(len(data.clients)) for group in groups_of(data, exchange, client))
+    return Scene(data, how, exchange, groups, _entries(exchange, len(groups)))
+
+
+def groups_of(data: FederatedData, exchange: MeanExchange, client: int) -> list[Array]:
+    """The rows of a client's samples in each mean that it sends, drawn as the client draws them."""
+    rows, how = data.clients[client], exchange.how
+    if len(rows) < how.cutoff:
+        return []
+    labels = data.labels(data.y[rows])
+    rng = stream(exchange.seed, "split", client, int(exchange.epoch[client]))
+    return [rows[group] for group in split(labels, how.group_size(client, len(rows)), how.split, rng)]
+
+
+def samples(data: FederatedData, x: Array, y: Array, how: Exchange) -> tuple[Array, Array]:
+    """Raw samples as vectors (n, d) with label vectors (n, C), in the units and within the bounds in which they are averaged."""
+    inputs, labels = clipped(data.units(x).double(), data.labels(y).double(), how)
+    return inputs.flatten(1).float().numpy(), labels.numpy()
+
+
+def _entries(exchange: MeanExchange, releases: int) -> Ragged:
+    """The releases in each entry of the pool, shuffled and cut as the server does."""
+    order = stream(exchange.seed, "shuffle", exchange.version).permutation(releases)
+    count = releases // exchange.how.average
+    sizes = np.full(count, exchange.how.average)
+    sizes[-1] += releases - sizes.sum()
+    return Ragged.cut(order, sizes)
+
+
+def _view(x: torch.Tensor, y: torch.Tensor, size: Array, together: Array, how: Exchange) -> View:
+    noise, label_noise = (sigma / np.sqrt(together) for sigma in how.noises)
+    return View(x.flatten(1).numpy(), y.double().numpy(), size, noise, label_noise)

@@ -1,0 +1,1 @@
+"""Runs: their folders, records, progress, and several at once."""

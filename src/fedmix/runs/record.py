@@ -1,0 +1,221 @@
+"""A federation that a script made, of its own data, model or objective, in a run folder.
+
+Its experiment.toml only describes what fedmix cannot make by itself. The hashes in [recorded] keep others from taking its place.
+"""
+
+import hashlib
+import inspect
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedmix.cli.commands import ctrl_c
+from fedmix.core.errors import BadInput, Interrupted, described
+from fedmix.core.files import read_toml
+from fedmix.core.validation import flag, instance, is_number, shown, whole
+from fedmix.data.federated import digest
+from fedmix.experiment.spec import LARGEST, OBJECTIVES, algorithm_of
+from fedmix.objectives import Hidden, Objective, Proximal
+from fedmix.objectives.base import Sum
+from fedmix.runs.progress import Progress
+from fedmix.runs.run import RunFolder, kept
+from fedmix.training.federation import Federation, Rounds
+from fedmix.training.settings import Training
+
+NAMES = {kind: name for name, kind in OBJECTIVES.items()}
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in what Python shows of an object that does not say what it is
+
+
+def record(
+    federation: Federation,
+    folder: str | Path,
+    rounds: int,
+    *,
+    evaluate_every: int = 1,
+    target: float | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train until round `rounds` is done and keep the run in a folder, going on from what is there; the summary.
+
+    Ctrl-C ends it after its round, with a checkpoint. A script that makes the same federation again goes on from there, also to
+    more rounds than before. Afterwards `federation` is as if it had been trained in one go. `target` is the score to which rounds
+    are counted.
+    """
+    if not isinstance(federation, Federation):
+        raise BadInput(f"what is to be recorded is {described(federation)}; give a Federation")
+    for name, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
+        whole(name, value)
+    if target is not None and not (is_number(target) and math.isfinite(target)):
+        raise BadInput(f"target={shown(target)} is no number; give the score to reach, or leave it out")
+    instance("folder", folder, (str, os.PathLike), "give the path of a folder")
+    flag("quiet", quiet)
+    if federation.round:
+        raise BadInput(f"this federation has done {federation.round} rounds; record a new one, which goes on from {folder}")
+    target = None if target is None else float(target)
+    spec = Recorded(int(rounds), int(evaluate_every), target, federation.training, settings_of(federation))
+    title = f"{federation.data.name} {spec.algorithm} seed {federation.seed}"
+    with ctrl_c() as stopped, Progress(title, spec, "1/1", quiet=quiet) as progress:
+        try:
+            summary = Recording(spec, Path(folder), federation).execute(progress.update, stopped=stopped)
+        except Interrupted:
+            said = f"stopped after round {federation.round}; run the same again to go on"
+            raise KeyboardInterrupt(said) from None  # which no loop over runs takes for a run that failed
+    if "warning" in summary:
+        progress.note(summary["warning"])
+    return summary
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What stands for an experiment where there is none: the settings of a federation, with its data and model described."""
+
+    rounds: int
+    evaluate_every: int
+    target: float | None
+    training: Training
+    settings: dict[str, Any]
+
+    @property
+    def algorithm(self) -> str:
+        return algorithm_of(self.settings)
+
+    @property
+    def identity(self) -> str:
+        return _hash(sorted(kept(self.values()).items()))
+
+    def values(self) -> dict[str, Any]:
+        run = {"rounds": self.rounds, "evaluate_every": self.evaluate_every, "target": self.target}
+        return _plain(run | self.settings)
+
+
+class Recording(RunFolder):
+    """A run folder in which a given federation trains."""
+
+    def __init__(self, spec: Recorded, folder: Path, federation: Federation) -> None:
+        super().__init__(spec, folder)
+        self.federation = federation
+
+    def finished(self) -> None:
+        """Never, since the federation is wanted as well: where all rounds are done it is restored, and trains no more."""
+
+    def _build(self, root: Path | None) -> Rounds:  # noqa: ARG002 - only experiments look for data
+        return self.federation
+
+    def _there(self) -> dict[str, Any]:
+        path, advice = self.folder / "experiment.toml", "restore it, or choose another folder"
+        values = read_toml(path, LARGEST, advice)
+        if type(values.get("rounds")) is not int:
+            raise BadInput(f"{path} does not say how many rounds; {advice}")
+        return values
+
+
+def settings_of(federation: Federation) -> dict[str, Any]:
+    """All that a federation depends on, as far as plain values can say it; hashes stand for samples, layers and weights."""
+    data, model, exchange = federation.data, federation.model, federation.exchange
+    params = {name: p.detach().cpu() for name, p in federation.params.items()}
+    kinds = [(name, p.shape, p.dtype, name in model.trained) for name, p in params.items()]
+    rows = [data.clients, data.test_clients] if data.test_clients else [data.clients]
+    return {
+        "seed": federation.seed,
+        "data": {
+            "name": data.name, "clients": len(data.clients), "samples": len(data.clients.flat), "test_samples": len(data.test_x),
+            "shape": str(data.input_shape), "classes": data.classes, "transform": _text(data.transform),
+            "changes": federation.changes is not None,
+        },
+        "model": {
+            "name": type(model.module).__name__, "parameters": sum(p.numel() for p in params.values()),
+            "loss": model.loss.name, "layers": _hash(_text(model.module), kinds),
+        },
+        "objective": _objective(federation.objective),
+        "training": asdict(federation.training),
+        **({"exchange": asdict(exchange.how)} if exchange else {}),
+        "engine": federation.runs_on,
+        "recorded": {
+            "samples": _hash(digest(data.x, data.y, data.test_x, data.test_y, *(a for r in rows for a in (r.flat, r.offsets)))),
+            "initial_weights": _hash(digest(*(p.reshape(-1).view(torch.uint8).numpy() for p in params.values()))),
+            **({"changes": _hash(_told(federation.changes))} if federation.changes else {}),
+        },
+    }  # fmt: skip
+
+
+def _told(value: Any, known: frozenset[int] = frozenset()) -> Any:
+    """A function as far as plain values can say it: its name, its code, and what it takes from around it.
+
+    Functions of other modules are told by their names: their code is not the script's.
+    """
+    if id(value) in known:  # it calls itself
+        return "again"
+    known |= {id(value)}
+
+    def all_of(values: Iterable[Any]) -> list[Any]:
+        return [_told(v, known) for v in values]
+
+    match value:
+        case FunctionType():
+            here, around = value.__module__, inspect.getclosurevars(value)
+            outer = {
+                name: _text(v) if callable(v) and getattr(v, "__module__", here) != here else v
+                for name, v in [*around.nonlocals.items(), *around.globals.items()]
+                if not inspect.ismodule(v)
+            }
+            return [value.__qualname__, *all_of([value.__code__, value.__defaults__, value.__kwdefaults__, outer])]
+        case CodeType():
+            return [value.co_code, value.co_names, *all_of(value.co_consts)]
+        case MethodType():
+            return all_of([value.__func__, value.__self__])
+        case partial():
+            return all_of([value.func, value.args, value.keywords])
+        case Mapping():
+            return sorted(((str(k), _told(v, known)) for k, v in value.items()), key=itemgetter(0))
+        case list() | tuple():
+            return all_of(value)
+        case set() | frozenset():
+            return sorted(map(str, value))
+        case np.ndarray() if value.dtype != object:
+            return digest(value)
+        case torch.Tensor():
+            return digest(value.detach().cpu().numpy())
+    call = vars(type(value)).get("__call__")
+    if isinstance(call, FunctionType) or (is_dataclass(value) and not inspect.isclass(value)):
+        held = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else vars(value)
+        return [type(value).__qualname__, *all_of([call, held])]
+    return _text(value)
+
+
+def _objective(objective: Objective) -> dict[str, Any]:
+    """An objective as an experiment has it: its name, parameters, μ and layer. Others are called by their class."""
+    if type(objective) is Sum:
+        first, second = _objective(objective.first), _objective(objective.second)
+        if type(objective.second) is Proximal and not first.get("mu"):
+            return first | {"mu": objective.second.mu}
+        return {"name": f"{first['name']}+{second['name']}", "first": first, "second": second}
+    if type(objective) is Hidden:
+        return _objective(objective.objective) | {"layer": objective.layer}
+    inner = {name: _objective(value) for name, value in vars(objective).items() if isinstance(value, Objective)}
+    named = {"name": NAMES.get(type(objective), type(objective).__name__)}
+    return named | {"mu": 0.0, "layer": 0} | vars(objective) | inner | named
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What of these values a TOML file can hold."""
+    numbers = {str(name): value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    simple = {name: value for name, value in numbers.items() if isinstance(value, bool | int | float | str)}
+    return simple | {name: _plain(value) for name, value in numbers.items() if isinstance(value, dict)}
+
+
+def _text(value: object) -> str:
+    return ADDRESS.sub("", repr(value))
+
+
+def _hash(*values: object) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:10]

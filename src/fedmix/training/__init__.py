@@ -1,0 +1,1 @@
+"""How a federation trains: settings, draws, batches, local steps, the server's step, and the round loop."""

@@ -1,0 +1,96 @@
+"""From a plan's draws to a batch: gathers samples, partners and means on the device."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmix.core.types import Batch, each_field
+from fedmix.data.federated import FederatedData
+from fedmix.data.transforms import crop_and_flip
+from fedmix.training.draws import ClientPlan
+
+
+class Received(NamedTuple):
+    """The pool as clients use it: means as model inputs (or hidden states) and their labels, on the device."""
+
+    x: Tensor
+    y: Tensor
+
+
+class PlanOnDevice(NamedTuple):
+    """A plan as tensors, with `rows` and `partners` turned into rows of the data's arrays."""
+
+    rows: Tensor
+    mask: Tensor
+    keys: Tensor
+    means: Tensor | None
+    partners: Tensor | None
+    lam: Tensor | None
+    crops: Tensor | None
+    partner_crops: Tensor | None
+
+    def at(self, *index: int | slice) -> "PlanOnDevice":
+        return each_field(lambda draws: draws[index], self)
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A federation's training data, held on one device in its stored form (images stay uint8)."""
+
+    data: FederatedData
+    x: Tensor
+    y: Tensor
+
+    @staticmethod
+    def on(device: torch.device, data: FederatedData) -> "Resident":
+        x, y = (torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (data.x, data.y))
+        return Resident(data, x, y)
+
+    @property
+    def device(self) -> torch.device:
+        return self.x.device
+
+    def locate(self, plan: ClientPlan, client: int, partners_of_all: bool) -> ClientPlan:
+        """A client's plan with its samples (and partners) as rows of the data's arrays."""
+        index = self.data.clients
+        start = index.offsets[client]
+        partners = plan.partners
+        if partners is not None:
+            partners = index.flat[partners if partners_of_all else start + partners]
+        return plan._replace(rows=index.flat[start + plan.rows], partners=partners)
+
+    def put(self, plan: ClientPlan) -> PlanOnDevice:
+        """A located plan on the device."""
+        return PlanOnDevice._make(None if f is None else torch.from_numpy(f).to(self.device) for f in plan)
+
+    def inputs(self, rows: Tensor, crops: Tensor | None) -> Tensor:
+        """Samples at `rows` (any shape) as model inputs, cropped and flipped as drawn."""
+        transform = self.data.transform
+        x = transform.units(self.x[rows.reshape(-1)])
+        if crops is not None:
+            x = crop_and_flip(x, crops.reshape(-1, 3), transform.pad)
+        x = transform.normalise(x)
+        return x.reshape(*rows.shape, *x.shape[1:])
+
+    def batch(self, plan: PlanOnDevice, pool: Received | None) -> Batch:
+        """The batch of one step: of one client, or of several with a leading axis."""
+        mean_x = mean_y = partner_x = partner_y = None
+        if plan.means is not None and pool is not None:
+            mean_x, mean_y = pool.x[plan.means], pool.y[plan.means]
+        if plan.partners is not None:
+            partner_x = self.inputs(plan.partners, plan.partner_crops)
+            partner_y = self.data.targets(self.y[plan.partners])
+        return Batch(
+            x=self.inputs(plan.rows, plan.crops),
+            y=self.data.targets(self.y[plan.rows]),
+            mask=plan.mask.to(torch.float32),
+            key=plan.keys,
+            mean_x=mean_x,
+            mean_y=mean_y,
+            partner_x=partner_x,
+            partner_y=partner_y,
+            lam=plan.lam,
+        )

@@ -1,0 +1,160 @@
+"""Whether an objective, a model and a loss go together, tried before anything runs.
+
+An objective draws nothing, and padding does not count in it. What it mixes can be mixed: inputs that the model does not take for
+whole numbers, and targets that the loss is linear in. What it differentiates twice, PyTorch differentiates rightly.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.func import vjp
+
+from fedmix.core.errors import BadInput, FedmixError
+from fedmix.core.losses import Loss
+from fedmix.core.rng import trial
+from fedmix.core.types import Batch, Params, each_field
+from fedmix.data.federated import FederatedData
+from fedmix.models.along import by_rules
+from fedmix.models.functional import Model
+from fedmix.objectives.base import Objective, parts
+from fedmix.objectives.fedmix import FedMix
+
+STEP = 1e-5  # of finite differences in float64
+KEY = torch.tensor(1)
+DRAWS = 8  # of parameters
+
+
+def check_objective(objective: Objective, model: Model, data: FederatedData) -> None:
+    """Refuse an objective that breaks a rule, or a model or a loss that it cannot train.
+
+    All is tried on the CPU, since a GPU would compile kernels for this.
+    """
+    model, needs = model.to(torch.device("cpu")), objective.needs
+    params = model.init()
+    padded = _two_samples(objective, model, params, data)
+    if needs.means:
+        _check_linear(model.loss, data.outputs)
+    if needs.mixes and not needs.layer:
+        _check_mixable(model, params, padded.x)
+    _check_values(objective, model, params, padded)
+    if any(isinstance(part, FedMix) for part in parts(objective)):
+        hidden = model.head(needs.layer)(params, padded.x) if needs.layer else padded.x
+        _check_derivative(model.tail(needs.layer), hidden)
+
+
+def _check_values(objective: Objective, model: Model, params: Params, padded: Batch) -> None:
+    """Refuse an objective that gives a batch two values, or a sample another one where padding stands beside it."""
+    alone = each_field(lambda t: t[:1] if t.ndim else t, padded)
+    for phase in objective.phases():
+        name = type(phase.objective).__name__
+        try:
+            one, beside, again = (float(phase.objective(model, params, params, b)) for b in (alone, padded, padded))
+        except FedmixError:
+            raise
+        except Exception:  # the first step will fail too, and says where and with which input
+            return
+        if not math.isfinite(beside):
+            raise BadInput(f"the objective {name} is {beside} before any training; look at its parameters and formula")
+        if beside != again:
+            raise BadInput(
+                f"the objective {name} gives two values for the same batch, so runs could not be repeated: it draws random "
+                "numbers by itself; what is random comes with the batch"
+            )
+        if abs(one - beside) > 1e-4 * abs(one) + 1e-5:
+            raise BadInput(
+                f"the objective {name} lets padding count: {one:.4g} for one sample, and {beside:.4g} with another beside it "
+                "that batch.mask leaves out; take means over samples by batch_mean(values, batch.mask)"
+            )
+
+
+def _two_samples(objective: Objective, model: Model, params: Params, data: FederatedData) -> Batch:
+    """A sample and, as padding, another one, with all that the objective needs."""
+    needs, ends = objective.needs, [0, -1]
+    x, y = data.inputs(data.x[ends]), data.labels(data.y[ends])
+    hidden = model.head(needs.layer)(params, x) if needs.layer else x
+    received = slice(0, 1 if needs.means == "batch" else 2)
+    return Batch(
+        x, y, torch.tensor([1.0, 0.0]), KEY,
+        mean_x=hidden.flip(0)[received] if needs.means else None, mean_y=y.flip(0)[received] if needs.means else None,
+        partner_x=x.flip(0) if needs.partner else None, partner_y=y.flip(0) if needs.partner else None,
+        lam=torch.tensor(0.3) if needs.alpha else None,
+    )  # fmt: skip
+
+
+def _check_linear(loss: Loss, outputs: int) -> None:
+    """Refuse a loss for which a mean of targets does not stand for the targets."""
+    normal = trial(torch.float64)
+    z, a, b = normal((4, outputs)), normal((4, outputs)).softmax(1), normal((4, outputs)).softmax(1)
+    try:
+        of_mean, mean = loss.value(z, (a + b) / 2), (loss.value(z, a) + loss.value(z, b)) / 2
+    except Exception:  # as above
+        return
+    if not torch.allclose(of_mean, mean, 1e-4, 1e-6):
+        raise BadInput(
+            f"the loss {loss.name!r} is not linear in its target, so that a mean of targets cannot stand for the targets; "
+            "use cross_entropy or squared_error of fedmix.core.losses, or an objective without means"
+        )
+
+
+def _check_mixable(model: Model, params: Params, x: Tensor) -> None:
+    """Refuse inputs that the model takes for whole numbers: it does not follow them a little, but all the way it does.
+
+    With several parameters, since units of a network that stay dead for some of them do not follow a little either.
+    """
+    normal, flat = trial(x.dtype), torch.ones_like(x[0], dtype=torch.bool)
+    try:
+        for _ in range(DRAWS):
+            tried = {name: p + 0.1 * normal(p.shape).to(p.dtype) for name, p in params.items()}  # the first ones may be zero
+            with torch.enable_grad():
+                of = x.clone().requires_grad_()
+                z = model(tried, of, KEY)
+                weighted = (z * normal(z.shape)).sum()
+                slope = torch.autograd.grad(weighted, of, allow_unused=True)[0] if z.requires_grad else None
+            flat &= torch.ones_like(flat) if slope is None else (slope == 0).all(0)
+            others = (torch.where(flat, other, x) for other in (x + 0.25, x.flip(0), x.flip(0) + 0.25))
+            near, far, near_far = (model(tried, other, KEY) for other in others)
+            if not torch.equal(z, near) or not torch.equal(far, near_far) or torch.equal(z, far):
+                return
+    except Exception:  # as above
+        return
+    raise BadInput(
+        "the model takes inputs for whole numbers, such as token ids by x.long(), and this objective would mix them by "
+        "value; make them one-hot vectors (data.transforms.OneHot, models.Embedding), or mix at the embedding by "
+        "Hidden(..., layer=1)"
+    )
+
+
+def _check_derivative(model: Model, x: Tensor) -> None:
+    """Refuse a model for which FedMix's gradient is wrong, as PyTorch's second derivatives of some operations are.
+
+    In float64, the gradient of the derivative along an input is compared with that of a finite difference. Where the two
+    derivatives differ already, the model has a kink there or a derivative of its own, and nothing is said.
+    """
+    if by_rules(model.module):
+        return
+    normal, exact = trial(torch.float64), model.to(torch.float64)
+    params = {name: p + 0.1 * normal(p.shape) for name, p in exact.init().items()}
+    x = x.double() + 0.1 * normal(x.shape)
+    dx = normal(x.shape)
+
+    def along(trained: Params) -> Tensor:
+        return exact.along(params | trained, x, dx, KEY)[1]
+
+    def difference(trained: Params) -> Tensor:
+        there, back = (exact(params | trained, x + step * dx, KEY) for step in (STEP, -STEP))
+        return (there - back) / (2 * STEP)
+
+    trained = {name: params[name] for name in exact.trained}
+    try:
+        (given, *pull_given), (right, *pull_right) = vjp(along, trained), vjp(difference, trained)
+        v = normal(right.shape)
+        mine, theirs = (torch.cat([t.flatten() for t in pull(v)[0].values()]) for pull in (pull_given[0], pull_right[0]))
+    except Exception:  # as above
+        return
+    off, size = float((mine - theirs).norm()), float(theirs.norm())
+    if torch.allclose(given, right, 1e-3, 1e-5) and off > 0.01 * size + 1e-6:  # which no rounding is
+        raise BadInput(
+            f"FedMix would train this model by gradients that are {off / size:.0%} off: PyTorch's second derivative of an "
+            "operation in it is wrong; replace that (normalise by nn.LayerNorm or nn.GroupNorm), or use NaiveMix"
+        )

@@ -1,0 +1,397 @@
+"""The local step of several clients as a program: traced, compiled, and on a GPU captured as a graph.
+
+A step of small clients is many small kernels, and what costs is asking for them one by one. Tracing turns the step (`vmap`,
+gradients, objective and all) into a flat list of tensor operations, the compiler joins these into few kernels, and a CUDA
+graph starts them all at once. Both need tensors that stay where they are: the `State`.
+"""
+
+import gc
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedmix.core.errors import BadInput, FedmixError, FedmixWarning, first_line
+from fedmix.core.types import Batch, Params, each_field
+from fedmix.kernels.precision import Precision, arithmetic, current
+from fedmix.kernels.products import leave_long_products, one_tile
+from fedmix.models.functional import Model
+from fedmix.objectives.base import Phase
+from fedmix.training.batches import PlanOnDevice, Received, Resident
+from fedmix.training.engines.bf16 import keep_rounded, misrounded
+from fedmix.training.local_step import local_step, rest
+from fedmix.training.settings import Training
+
+WINDOW = 64  # steps whose draws and losses a program holds at a time
+
+
+class State(NamedTuple):
+    """All that a step reads and writes: `slots` clients' weights, what the round gave them, and a window of draws and losses."""
+
+    params: Params
+    velocity: Params
+    losses: Tensor
+    at: Tensor
+    anchor: Params
+    lr: Tensor
+    draws: PlanOnDevice
+    pool: Received | None
+    x: Tensor
+    y: Tensor
+
+    @property
+    def written(self) -> list[Tensor]:
+        return [*self.params.values(), *self.velocity.values(), self.losses, self.at]
+
+
+class Program:
+    """Steps of `slots` clients on one device, who may come and go between steps."""
+
+    def __init__(
+        self,
+        model: Model,
+        phases: tuple[Phase, ...],
+        training: Training,
+        data: Resident,
+        anchor: Params,
+        draws: PlanOnDevice,
+        pool: Received | None,
+        *,
+        compile: bool,
+        precision: Precision,
+    ) -> None:
+        slots, device = draws.rows.shape[1], data.device
+        self.model, self.phases, self.training, self.data, self.precision = model, phases, training, data, precision
+        params = {n: _room(p, slots) for n, p in anchor.items()}
+        self.state = State(
+            params,
+            rest(params, training),
+            losses=torch.zeros(WINDOW, slots, device=device),
+            at=torch.zeros(1, dtype=torch.int64, device=device),
+            anchor={n: torch.empty_like(p) for n, p in anchor.items()},
+            lr=torch.zeros((), device=device, dtype=next(iter(anchor.values())).dtype),
+            draws=each_field(lambda f: f.new_zeros(WINDOW, *f.shape[1:]), draws),
+            pool=None if pool is None else Received(*(torch.empty_like(t) for t in pool)),
+            x=data.x,
+            y=data.y,
+        )
+        self._quick = _Quick() if compile else None
+
+    def fits(self, data: Resident, draws: PlanOnDevice, pool: Received | None) -> bool:
+        """Whether it can go on with this data, pool and width of batches."""
+        mine = self.state.pool
+        same = (mine is None and pool is None) or (mine and pool and [t.shape for t in mine] == [t.shape for t in pool])
+        wide = draws.rows.shape[1:] == self.state.draws.rows.shape[1:]
+        return data.x is self.state.x and data.y is self.state.y and wide and bool(same)
+
+    def begin(self, anchor: Params, lr: float, pool: Received | None) -> None:
+        """Take a round's weights, learning rate and pool."""
+        for n, p in anchor.items():
+            self.state.anchor[n].copy_(p)
+        self.state.lr.copy_(torch.tensor(lr, dtype=torch.float64))
+        if self.state.pool is not None and pool is not None:
+            for mine, new in zip(self.state.pool, pool, strict=True):
+                mine.copy_(new)
+
+    def start(self, slots: list[int]) -> None:
+        """Give these slots to clients that begin."""
+        where = torch.tensor(slots, device=self.data.device)
+        for n, p in self.state.params.items():
+            p[where] = self.state.anchor[n]
+        for v in self.state.velocity.values():
+            v[where] = 0
+
+    def load(self, draws: PlanOnDevice) -> None:
+        """Take the draws (steps first) of the next steps, at most WINDOW."""
+        for mine, new in zip(self.state.draws, draws, strict=True):
+            if mine is not None and new is not None:
+                mine[: len(new)].copy_(new)
+        self.state.at.zero_()
+
+    def run(self, steps: int) -> None:
+        """Take that many steps."""
+        with torch.no_grad(), arithmetic(self.precision):
+            if self._quick is not None:
+                self._quick(self._step, self.state, steps)
+            else:
+                for _ in range(steps):
+                    self._step(self.state)
+
+    def _step(self, state: State) -> None:
+        draws = each_field(lambda f: f.index_select(0, state.at)[0], state.draws)
+        batch = replace(self.data, x=state.x, y=state.y).batch(draws, state.pool)
+        params, velocity, losses = self._step_of_all(state, batch)
+        for mine, new in ((state.params, params), (state.velocity, velocity)):
+            for n, t in new.items():
+                mine[n].copy_(t)
+        state.losses.index_copy_(0, state.at, losses[None].to(state.losses.dtype))
+        state.at.add_(1)
+
+    def _step_of_all(self, state: State, batch: Batch) -> tuple[Params, Params, Tensor]:
+        def one(params: Params, velocity: Params, batch: Batch) -> tuple[Params, Params, Tensor]:
+            return local_step(self.model, self.phases, self.training, params, velocity, state.anchor, batch, state.lr)
+
+        if len(batch.x) == 1:  # nothing to stack, and the plain step is faster than its vmap
+            alone = one(_only(state.params), _only(state.velocity), each_field(lambda f: f[0], batch))
+            return _stacked(alone[0]), _stacked(alone[1]), alone[2][None]
+        by_client = each_field(lambda _: 0, batch)
+        with _told():
+            return vmap(one, in_dims=(0, 0, by_client))(state.params, state.velocity, batch)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say in a sentence what a model or an objective does that cannot be done for many clients at once."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "calling .item()" in str(error):
+            raise BadInput(
+                "the model or the objective asks for the value of a tensor, by `if` or .item(), and all clients step at once; "
+                "use torch.where, or engine='sequential'"
+            ) from error
+        raise
+
+
+class _Quick:
+    """A step compiled at its first call; as it was, with one warning, where there is no working compiler.
+
+    It refers to the tensors and not to the program whose step it is, so that memory goes with the last who needs it.
+    """
+
+    def __init__(self) -> None:
+        self.fast: Callable[[], Any] | None = None
+        self.works = True
+        self.rounded = list[tuple[Tensor, Tensor]]()
+
+    def __call__(self, step: Callable[[State], None], state: State, steps: int) -> None:
+        if self.fast is None and self.works:
+            self._prepare(step, state)
+        for mine, weight in self.rounded:  # clients may have started since the last step
+            mine.copy_(weight)
+        for _ in range(steps):
+            if self.fast is None:
+                step(state)
+            else:
+                self.fast()
+
+    @staticmethod
+    def _trace(step: Callable[[State], None], leaves: list[Tensor], shape: pytree.TreeSpec) -> GraphModule:
+        """The step as a flat graph of tensor operations; nothing is computed."""
+
+        def flat(*leaves: Tensor) -> None:
+            with _ZerosInMemory():  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                step(pytree.tree_unflatten(leaves, shape))
+
+        return make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+
+    def _prepare(self, step: Callable[[State], None], state: State) -> None:
+        before = [t.clone() for t in state.written]
+        leaves, shape = pytree.tree_flatten(state)
+        try:
+            with _no_collection():
+                with _waking(state.at.device):
+                    traced = self._trace(step, leaves, shape)
+                if state.at.is_cuda:
+                    _build_kernels(traced.graph)
+                    self.rounded = keep_rounded(traced, leaves)
+                    _for_gpu(traced)
+                    leaves += [mine for mine, _ in self.rounded]
+                compiled = _compile(traced, leaves)
+            compiled(*leaves)
+            _compare(step, state, before, self.rounded)
+            self.fast = lambda: compiled(*leaves)
+            if state.at.is_cuda:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    compiled(*leaves)
+                self.fast, self.kept = graph.replay, compiled  # a graph may read the constants of what it captured
+        except (torch.OutOfMemoryError, FedmixError):
+            raise
+        except Exception as error:  # whatever a compiler meets (none there, a full disk), the plain step can be taken
+            self.fast, self.works, self.rounded = None, False, []
+            reason = first_line(error)
+            said = reason if isinstance(error, _Wrong) else f"the local step could not be compiled ({reason})"
+            warnings.warn(f"{said}; going on without, more slowly", FedmixWarning, stacklevel=2)
+        finally:
+            _restore(state, before)
+
+
+class _ZerosInMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Where a derivative is zero, PyTorch makes tensors without memory, which compiled code would read."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._efficientzerotensor.default:
+            func = torch.ops.aten.zeros.default
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's garbage collector: it would go through all that a compiler makes, again and again, and find little."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
+def _waking(device: torch.device) -> Iterator[None]:
+    """Have the compiler start now what it would wait for later, while the step is traced.
+
+    For a GPU these are its processes: as long as they start, it compiles kernels one by one itself. For a CPU it tries which
+    vector instructions work. The third is a digest of Triton, which belongs to the name of all that is kept for later.
+    """
+    os.environ.setdefault("SYMPY_CACHE_SIZE", "100000")  # read when torch loads sympy, which forgets too soon with its own 1000
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+    from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
+
+    with ThreadPoolExecutor() as threads:
+        if device.type == "cuda":
+            AsyncCompile.wakeup()
+        else:
+            threads.submit(pick_vec_isa)
+        if HAS_TRITON:
+            threads.submit(triton_key)
+        yield
+
+
+def _restore(state: State, before: list[Tensor]) -> None:
+    for mine, old in zip(state.written, before, strict=True):
+        mine.copy_(old)
+
+
+def _compare(step: Callable[[State], None], state: State, before: list[Tensor], rounded: list[tuple[Tensor, Tensor]]) -> None:
+    """Take the step again, not compiled, and refuse compiled code that is wrong: compilers are wrong now and then.
+
+    Rounding moves a sample over a kink of a ReLU, which changes a gradient by some per cent; mistakes change it by its own size.
+    A gradient that would be zero, such as that of a bias before a normalisation, is rounding alone.
+    """
+    noise = 2**-8 if current() == "bf16" else 1e-5
+
+    def norm(t: Tensor) -> float:
+        return float(t.double().norm())  # one at a time: all weights in this precision would need much memory
+
+    try:
+        if misrounded(rounded) > 0.01:
+            raise _Wrong
+        quick = [t.clone() for t in state.written]
+        _restore(state, before)
+        step(state)
+        tensors = list(zip(quick, state.written, before, strict=True))
+        params = len(state.params)
+        for group in (tensors[:params], tensors[params:-2], tensors[-2:]):  # weights, velocities, the rest
+            moves = [norm(b - old) for _, b, old in group]
+            for (a, b, old), moved in zip(group, moves, strict=True):
+                rounding = 1e-5 * norm(old) + noise * max(moves)
+                if not norm(a - b) <= 0.3 * moved + rounding and bool(b.isfinite().all()):
+                    raise _Wrong
+    except torch.OutOfMemoryError:  # which compiled code, needing less, has not met
+        return
+
+
+class _Wrong(RuntimeError):
+    """Compiled code that gives other results."""
+
+    def __init__(self) -> None:
+        super().__init__("the compiled local step does not do what the plain one does: a bug of torch or of fedmix")
+
+
+def _compile(traced: GraphModule, leaves: list[Tensor]) -> Callable[..., Any]:
+    """By torch.compile's compiler without its tracer, whose work is done; the context lets it find what it compiled before."""
+    from torch._guards import TracingContext, tracing
+    from torch._inductor import config
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    with warnings.catch_warnings(), tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # precision is chosen, not forgotten
+        # Torch 2.11 reads a padded gradient of LeNet's in another layout.
+        changed, writes_products = {"comprehensive_padding": False}, hasattr(config.triton, "native_matmul")
+        if writes_products:
+            changed["triton.native_matmul"] = True  # those that `leave_long_products` left to the compiler
+        with config.patch(changed), one_tile() if writes_products else nullcontext():
+            compiled: Callable[..., Any] = torch._inductor.compile(traced, [*leaves])
+    return compiled
+
+
+def _build_kernels(graph: Graph) -> None:
+    """Call each of our own operators once, many at a time: a first call builds a kernel, and one by one that takes long."""
+
+    def made_up(node: Node) -> Tensor:
+        like = node.meta["val"]
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+
+    def call(operator: Node) -> None:
+        args = pytree.tree_map_only(Node, made_up, operator.args)
+        with torch.cuda.device(args[0].get_device()):  # a thread starts with the first device
+            operator.target(*args)  # type: ignore[operator]  # which a node's target can also not be
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(call, _operators(graph)))
+
+
+def _for_gpu(traced: GraphModule) -> None:
+    """Say what the compiler should not join with other things."""
+    leave_long_products(traced.graph)
+    _write_once(traced)
+
+
+def _write_once(traced: GraphModule) -> None:
+    """Have what our operators read written to memory before its views are taken.
+
+    Otherwise the compiler computes and writes it once more for every operator: activations and gradients are read by two.
+    """
+    from torch._inductor.inductor_prims import force_stride_order
+
+    aten = torch.ops.aten
+    shapes = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.unsqueeze.default)
+    views = (*shapes, aten.permute.default, aten.transpose.int, aten.select.int)
+    sources = dict[Node, None]()
+    for operator in _operators(traced.graph):
+        for source in operator.all_input_nodes:
+            while source.target in views:
+                source = source.all_input_nodes[0]
+            if source.op == "call_function" and isinstance(source.meta["val"], Tensor):
+                sources[source] = None
+    for source in sources:
+        with traced.graph.inserting_after(source):
+            written = traced.graph.call_function(force_stride_order, (source, list(source.meta["val"].stride())))
+        written.meta = dict(source.meta)
+        source.replace_all_uses_with(written)
+        written.update_arg(0, source)  # its own use was replaced as well
+    traced.recompile()
+
+
+def _operators(graph: Graph) -> list[Node]:
+    return [node for node in graph.nodes if str(node.target).startswith("fedmix.")]
+
+
+def _room(p: Tensor, slots: int) -> Tensor:
+    """Room for a parameter of every slot; filters lie channels-last on a GPU, as its kernels read them."""
+    if p.is_cuda and p.ndim == 4:
+        return p.new_empty(slots, p.shape[0], *p.shape[2:], p.shape[1]).movedim(-1, 2)
+    return p.new_empty(slots, *p.shape)
+
+
+def _only(params: Params) -> Params:
+    return {n: p[0] for n, p in params.items()}
+
+
+def _stacked(params: Params) -> Params:
+    return {n: p[None] for n, p in params.items()}

@@ -1,0 +1,72 @@
+"""Clients of different length in a fixed number of slots: as one finishes, the next takes its place."""
+
+import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmix.core.types import Array
+from fedmix.training.draws import ClientPlan
+
+
+class Stay(NamedTuple):
+    """A client (by its position in the round) in a slot from step `start` until before `stop`."""
+
+    client: int
+    slot: int
+    start: int
+    stop: int
+
+
+def pack(steps: Sequence[int], slots: int) -> list[Stay]:
+    """Longest first, each into the slot that is free first; ordered by when they finish.
+
+    >>> [tuple(stay) for stay in pack([2, 5, 3], slots=2)]
+    [(2, 1, 0, 3), (1, 0, 0, 5), (0, 1, 3, 5)]
+    """
+    free = [(0, slot) for slot in range(slots)]  # a heap of when each is free
+    stays = []
+    for client in np.argsort([-s for s in steps], kind="stable").tolist():
+        start, slot = free[0]
+        stays.append(Stay(client, slot, start, start + steps[client]))
+        heapq.heapreplace(free, (stays[-1].stop, slot))
+    return sorted(stays, key=lambda stay: (stay.stop, stay.slot))
+
+
+def length(stays: Sequence[Stay]) -> int:
+    """How many steps the round takes."""
+    return max(stay.stop for stay in stays)
+
+
+def busy(stays: Sequence[Stay], slots: int) -> float:
+    """The share of slots and steps that are a client's."""
+    return sum(stay.stop - stay.start for stay in stays) / (slots * length(stays))
+
+
+def slots_for(steps: Sequence[int], most: int, *, halving: bool, share: float) -> int:
+    """The largest number of slots, from `most` down, of which at least `share` is busy; by halves, where each number is dear."""
+    slots = min(most, len(steps))
+    if not halving:  # no round is shorter than its longest client
+        slots = min(slots, max(1, int(sum(steps) / (share * max(steps)))))
+    while slots > 1 and busy(pack(steps, slots), slots) < share:
+        slots = -(-slots // 2) if halving else slots - 1
+    return slots
+
+
+def arrange(plans: Sequence[ClientPlan], stays: Sequence[Stay], slots: int) -> ClientPlan:
+    """Plans of several clients as one of (steps, slots, ...), each where it stays; masked where nobody does.
+
+    This is the one place that knows about ragged clients.
+    """
+    steps = length(stays)
+
+    def placed(draws: tuple[Array, ...]) -> Array:
+        widest = max(one.shape[1:] for one in draws)
+        together = np.zeros((steps, slots, *widest), draws[0].dtype)
+        for stay in stays:
+            mine = draws[stay.client]
+            together[stay.start : stay.stop, stay.slot][tuple(slice(n) for n in mine.shape)] = mine
+        return together
+
+    return ClientPlan._make(None if f[0] is None else placed(f) for f in zip(*plans, strict=True))

@@ -1,0 +1,150 @@
+"""All clients of a round at once on one device: the local step under `vmap`, every client with weights of its own.
+
+Clients take turns in a number of slots that is chosen so that few stand idle: whoever is done leaves, and the next one starts in
+the same place. Inside a batch, padding is masked.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from fedmix.core.errors import BadInput, Diverged, FedmixError
+from fedmix.core.validation import flag, is_whole, shown
+from fedmix.kernels.precision import Precision, called
+from fedmix.models.functional import Model
+from fedmix.objectives.base import Objective
+from fedmix.training.batches import PlanOnDevice, Resident
+from fedmix.training.engines.base import Work, diverged
+from fedmix.training.engines.compiled import WINDOW, Program
+from fedmix.training.engines.slots import Stay, arrange, length, pack, slots_for
+from fedmix.training.server import Updates
+from fedmix.training.settings import Training
+
+# On a CPU, stacking clients pays while their weights stay in its caches. Measured with 15 clients of the paper's VGG (14 MB
+# each): 1159 ms a step stacked, 887 ms one by one; with 10 of LeNet-5 (0.25 MB each) stacking is three times faster.
+CPU_STACKS_BELOW = 8 * 2**20
+
+
+class Vectorised:
+    """Runs up to `chunk` clients at once, and halves that when the device's memory is short.
+
+    Without `chunk` it takes all of them; on a CPU it takes large models one by one. `compile` turns the step into machine code
+    first, which takes some seconds for each number of slots; there are then fewer of these numbers to choose from. `precision`
+    is how a GPU multiplies.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        objective: Objective,
+        training: Training,
+        *,
+        chunk: int | None = None,
+        compile: bool = False,
+        precision: Precision = "float32",
+    ) -> None:
+        if chunk is not None and not is_whole(chunk):
+            raise BadInput(f"chunk={shown(chunk)}: at least one client must run at a time, and a whole number of them")
+        flag("compile", compile)
+        weights = list(model.module.parameters())
+        large = sum(w.numel() * w.element_size() for w in weights) > CPU_STACKS_BELOW
+        self.chunk = 1 if chunk is None and large and weights[0].device.type == "cpu" else chunk
+        self.model, self.training, self.compile, self.precision = model, training, compile, called(precision)
+        self.objective, self.phases = objective, objective.phases()
+        self.partners_of_all = objective.needs.partner == "global"
+        self._programs: dict[int, Program] = {}
+
+    def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
+        waiting = list(range(len(work.clients)))
+        while waiting:
+            packed, slots = self.packed([work.plans[i].steps for i in waiting])
+            stays = [stay._replace(client=waiting[stay.client]) for stay in packed]
+            short = False
+            try:
+                for updates, finished in self._run(data, work, stays, slots):
+                    waiting = [i for i in waiting if i not in finished]
+                    yield updates
+            except torch.OutOfMemoryError as error:
+                if slots == 1:
+                    raise FedmixError(
+                        "one client does not fit into the device's memory; lower training.batch_size or use a smaller model"
+                    ) from error
+                short = True
+            if short:  # only here, where no traceback holds the program any more
+                self.chunk = -(-slots // 2)
+                self.forget()
+
+    def packed(self, steps: Sequence[int]) -> tuple[list[Stay], int]:
+        """Where clients with so many steps stay, and in how many slots."""
+        halving, share = (True, 0.5) if self.compile else (False, 0.9)
+        slots = slots_for(steps, self.chunk or len(steps), halving=halving, share=share)
+        return pack(steps, slots), slots
+
+    def forget(self) -> None:
+        """Give back the memory and the compiled code of earlier rounds; the next one prepares its own."""
+        self._programs.clear()
+
+    def _run(self, data: Resident, work: Work, stays: list[Stay], slots: int) -> Iterator[tuple[Updates, set[int]]]:
+        """Updates as clients finish, with their positions in the round."""
+        located = [data.locate(p, int(k), self.partners_of_all) for p, k in zip(work.plans, work.clients, strict=True)]
+        plan = data.put(arrange(located, stays, slots))
+        program = self._program(data, work, plan)
+        program.begin(work.params, work.lr, work.pool)
+        program.start(list(range(slots)))
+        state, steps = program.state, length(stays)
+        losses = torch.zeros(steps, slots, device=data.device)
+        finite: list[Tensor] = []
+        now = loaded = 0
+        try:
+            for stop, group in groupby(stays, lambda stay: stay.stop):
+                while now < stop:
+                    if now == loaded:
+                        program.load(plan.at(slice(now, now + WINDOW)))
+                        loaded = now + WINDOW
+                    then = min(stop, loaded)
+                    program.run(then - now)
+                    window = loaded - WINDOW
+                    losses[now:then] = state.losses[now - window : then - window]
+                    now = then
+                done = list(group)
+                where = torch.tensor([stay.slot for stay in done], device=data.device)
+                params = {n: p[where] for n, p in state.params.items()}
+                finite.append(torch.stack([torch.isfinite(p.reshape(len(p), -1)).all(1) for p in params.values()]).all(0))
+                own = torch.stack([losses[stay.start : stay.stop, stay.slot].mean() for stay in done])
+                yield Updates([int(work.clients[stay.client]) for stay in done], params, own), {stay.client for stay in done}
+                if stop < steps:
+                    program.start([stay.slot for stay in done])
+        except torch.OutOfMemoryError:
+            self._check(data, work, stays, plan, losses, finite)  # whoever is done will not come again
+            raise
+        self._check(data, work, stays, plan, losses, finite)
+
+    def _program(self, data: Resident, work: Work, plan: PlanOnDevice) -> Program:
+        slots = plan.rows.shape[1]
+        found = self._programs.get(slots)
+        if found is None or not found.fits(data, plan, work.pool):
+            if found is not None or not self.compile:  # without compiled code, nothing is worth keeping
+                found = None
+                self.forget()
+            found = self._programs[slots] = Program(
+                self.model, self.phases, self.training, data, work.params, plan, work.pool,
+                compile=self.compile, precision=self.precision,
+            )  # fmt: skip
+        return found
+
+    def _check(
+        self, data: Resident, work: Work, stays: list[Stay], plan: PlanOnDevice, losses: Tensor, finite: list[Tensor]
+    ) -> None:
+        """Name the client and the step where numbers stopped being finite, if any did: of the first stays, which are over."""
+        over = torch.cat(finite) if finite else torch.ones(0, dtype=torch.bool, device=data.device)
+        if bool(over.all() & torch.isfinite(losses).all()):
+            return
+        for stay, kept in zip(stays, over.tolist(), strict=False):
+            lost = (~torch.isfinite(losses[stay.start : stay.stop, stay.slot])).nonzero()
+            if len(lost) or not kept:
+                step = int(lost[0]) if len(lost) else stay.stop - stay.start - 1
+                batch = data.batch(plan.at(stay.start + step, stay.slot), work.pool)
+                what = diverged(batch, "the loss" if len(lost) else "the update", self.objective)
+                raise Diverged(work.round, int(work.clients[stay.client]), step, what)

@@ -1,0 +1,72 @@
+"""How good the global model is: on the pooled test set, and on each client's own."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmix.core.errors import BadInput
+from fedmix.core.types import Array, Params
+from fedmix.data.federated import FederatedData
+from fedmix.kernels.precision import arithmetic
+from fedmix.models.functional import Model
+
+CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class ClientScores:
+    """Score of the global model on each client's own test samples, beside its number of training samples."""
+
+    samples: Array
+    scores: Array
+
+    def between(self, least: int, most: int) -> tuple[float, float, int]:
+        """Mean and deviation over clients with `least` to `most` training samples, and how many these are."""
+        chosen = self.scores[(self.samples >= least) & (self.samples <= most)]
+        if not len(chosen):
+            return float("nan"), float("nan"), 0
+        return float(chosen.mean()), float(chosen.std()), len(chosen)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A federation's test samples on one device, in their stored form."""
+
+    data: FederatedData
+    x: Tensor
+    y: Tensor
+
+    @staticmethod
+    def on(device: torch.device, data: FederatedData) -> "HeldOut":
+        x, y = (torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (data.test_x, data.test_y))
+        return HeldOut(data, x, y)
+
+
+def per_sample(model: Model, params: Params, tests: HeldOut) -> tuple[Tensor, Tensor]:
+    """Score and reported loss of every test sample."""
+    scores, losses = [], []
+    transform = tests.data.transform
+    with torch.no_grad(), arithmetic("float32"):
+        for x, y in zip(torch.split(tests.x, CHUNK), torch.split(tests.y, CHUNK), strict=True):
+            outputs, targets = model(params, transform.normalise(transform.units(x))), tests.data.targets(y)
+            scores.append(model.loss.score(outputs, targets))
+            losses.append(model.loss.report(outputs, targets))
+    return torch.cat(scores).double(), torch.cat(losses).double()
+
+
+def evaluate(model: Model, params: Params, tests: HeldOut) -> dict[str, float]:
+    """The mean score (named by the loss) and loss over the pooled test set."""
+    score, loss = per_sample(model, params, tests)
+    return {model.loss.score_name: float(score.mean()), "loss": float(loss.mean())}
+
+
+def evaluate_clients(model: Model, params: Params, tests: HeldOut) -> ClientScores:
+    """The score on every client's own test samples."""
+    data = tests.data
+    if data.test_clients is None:
+        raise BadInput(f"{data.name}: its test samples belong to no client; only natural partitions can be evaluated by client")
+    score = per_sample(model, params, tests)[0].cpu().numpy()
+    sums = np.add.reduceat(score[data.test_clients.flat], data.test_clients.offsets[:-1])  # nobody is without a test sample
+    return ClientScores(data.clients.sizes, sums / data.test_clients.sizes)

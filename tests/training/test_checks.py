@@ -1,0 +1,301 @@
+"""Objectives that break the rules are refused before anything runs, with either engine; those that keep them are not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedmix import Federation, Training, models
+from fedmix.core.errors import BadInput
+from fedmix.core.losses import cross_entropy, squared_error
+from fedmix.core.types import Batch, Params
+from fedmix.data import FederatedData, from_arrays
+from fedmix.data.transforms import Plain
+from fedmix.models.functional import Model
+from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Needs, Objective, Proximal, Supervised, batch_mean
+from fedmix.training.checks import check_objective
+from tests.synthetic import ENGINES, EngineName, arrays, federated
+
+
+class Own(Objective):
+    """Any function of the samples' losses, the batch and the weights."""
+
+    def __init__(self, value: Callable[[Tensor, Batch, Params], Tensor], **needs: str) -> None:
+        self.value, self.asked = value, needs
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(**self.asked)  # type: ignore[arg-type]
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:  # noqa: ARG002
+        return self.value(model.loss.value(model(params, batch.x, batch.key), batch.y), batch, params)
+
+
+def present(field: Tensor | None) -> Tensor:
+    assert field is not None
+    return field
+
+
+NET = models.digits_cnn()
+
+
+def start(objective: Objective, engine: EngineName) -> Federation:
+    return Federation(NET, federated("digits_cnn"), objective, Training(5), engine=engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda losses, _batch, _params: losses.mean(),
+        lambda losses, _batch, _params: losses.sum(),
+        lambda losses, batch, _params: (losses * batch.mask).mean(),  # over as many as there would be without padding
+        lambda losses, batch, _params: batch_mean(losses, batch.mask) + (batch.x**2).mean(),
+    ],
+)
+def test_padding_that_counts_is_refused(value: Callable[[Tensor, Batch, Params], Tensor], engine: EngineName) -> None:
+    with pytest.raises(BadInput, match=r"the objective Own lets padding count: .* batch_mean\(values, batch.mask\)"):
+        start(Own(value), engine)
+
+
+def test_a_term_of_a_sum_and_of_hidden_states_is_seen() -> None:
+    wrong = Own(lambda losses, _batch, _params: losses.mean())
+    with pytest.raises(BadInput, match="lets padding count"):
+        start(Supervised() + wrong, "vectorised")
+    with pytest.raises(BadInput, match="lets padding count"):
+        start(Hidden(FedMix(0.1), layer=1) + wrong, "vectorised")
+    with pytest.raises(BadInput, match="lets padding count"):
+        start(Proximal(0.1) + wrong, "vectorised")
+
+
+def test_one_sample_is_enough_to_try_an_objective() -> None:
+    federation = Federation(nn.Linear(4, 3), arrays(1, clients=1), Supervised(), Training(1))
+    assert [r.round for r in federation.run(1)] == [1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("noise", [torch.randn, lambda n: torch.from_numpy(np.random.default_rng().normal(size=n))])
+def test_random_numbers_of_its_own_are_refused(noise: Callable[[int], Tensor], engine: EngineName) -> None:
+    with pytest.raises(BadInput, match=r"Own gives two values for the same batch, .* draws random numbers by itself"):
+        start(Own(lambda losses, batch, _params: batch_mean(losses + noise(len(losses)), batch.mask)), engine)
+
+
+class Spy(Objective):
+    """It asks for something, and notes the batches that it gets."""
+
+    def __init__(self, needs: Needs) -> None:
+        self.asked, self.seen = needs, list[Batch]()
+
+    @property
+    def needs(self) -> Needs:
+        return self.asked
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:  # noqa: ARG002
+        self.seen.append(batch)
+        return torch.zeros(())
+
+
+@pytest.mark.parametrize(
+    ("needs", "more"),
+    [
+        (Needs(), set()),
+        (Needs(means="batch"), {"mean_x", "mean_y"}),
+        (Needs(means="sample", layer=1), {"mean_x", "mean_y"}),
+        (Needs(partner="local", alpha=1.0), {"partner_x", "partner_y", "lam"}),
+        (Needs(partner="global"), {"partner_x", "partner_y"}),
+    ],
+)
+def test_what_an_objective_is_tried_with(needs: Needs, more: set[str]) -> None:
+    """The first sample beside the last, as padding; each has the other for its mean or partner."""
+    data, spy = arrays(), Spy(needs)
+    model = Model(nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)))
+    check_objective(spy, model, data)
+    alone, padded, again = spy.seen
+    given = {name for name, value in padded._asdict().items() if value is not None}
+    assert given == {"x", "y", "mask", "key", *more}
+    x, y = torch.from_numpy(data.x[[0, 11]]).float(), torch.eye(3)[data.y[[0, 11]]]
+    assert (padded.mask.tolist(), alone.mask.tolist()) == ([1.0, 0.0], [1.0])
+    assert torch.equal(padded.x, x)
+    assert torch.equal(again.x, x)
+    assert torch.equal(alone.x, x[:1])
+    if padded.partner_x is not None:
+        assert torch.equal(padded.partner_x, x.flip(0))
+        assert torch.equal(present(padded.partner_y), y.flip(0))
+    if padded.mean_x is not None:
+        first = list(model.init().values())[:2]
+        states = x @ first[0].T + first[1] if needs.layer else x
+        count = 1 if needs.means == "batch" else 2
+        torch.testing.assert_close(padded.mean_x, states.flip(0)[:count])
+        assert torch.equal(present(padded.mean_y), y.flip(0)[:count])
+    if padded.lam is not None:
+        assert 0 < padded.lam < 1
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Own(lambda losses, batch, _params: batch_mean(losses, batch.mask)),
+        Own(lambda losses, batch, _params: (losses * batch.mask).sum() / batch.mask.sum()),
+        Own(lambda losses, batch, _params: torch.where(batch.mask > 0, losses, 0).sum()),
+        Own(lambda losses, batch, params: batch_mean(losses, batch.mask) + sum((p**2).sum() for p in params.values())),
+        Own(lambda losses, batch, _params: batch_mean(losses, batch.mask) + present(batch.mean_x).mean(), means="batch"),
+        Own(lambda losses, batch, _params: batch_mean(losses * present(batch.mean_y)[:, 0], batch.mask), means="sample"),
+        Own(lambda losses, batch, _params: batch_mean(losses * present(batch.partner_y)[:, 0], batch.mask), partner="local"),
+    ],
+)
+def test_what_keeps_the_rules_trains_alike_on_both_engines(objective: Objective) -> None:
+    one, other = (start(objective, engine) for engine in ENGINES)
+    assert [r.round for r in one.run(1)] == [r.round for r in other.run(1)] == [1]
+    for name, weights in one.params.items():
+        torch.testing.assert_close(weights, other.params[name], atol=1e-5, rtol=1e-4)
+
+
+# What cannot be mixed
+
+
+class Tokens(nn.Module):
+    """Whole numbers into an embedding, with numbers beside them."""
+
+    def __init__(self, beside: int = 0) -> None:
+        super().__init__()
+        self.ids, self.embedding, self.last = 4 - beside, nn.Embedding(9, 5), nn.Linear(5 + beside, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = self.embedding(x[:, : self.ids].long()).mean(1)
+        out: Tensor = self.last(torch.cat([words, x[:, self.ids :]], 1))
+        return out
+
+
+def ids(beside: int = 0) -> FederatedData:
+    rng = np.random.default_rng(0)
+    x = np.hstack([rng.integers(0, 9, (12, 4 - beside)), rng.normal(size=(12, beside))])
+    y = rng.integers(0, 3, 12)
+    return from_arrays(x, y, [range(6), range(6, 12)], (x, y), classes=3)
+
+
+@pytest.mark.parametrize("beside", [0, 2])
+@pytest.mark.parametrize("objective", [FedMix(0.1), NaiveMix(0.1), LocalMix(alpha=1.0), GlobalMix(lam=0.5)], ids=str)
+def test_token_ids_are_not_mixed(objective: Objective, beside: int) -> None:
+    """The mean of words 3 and 5 is not word 4."""
+    with pytest.raises(BadInput, match=r"takes inputs for whole numbers, .*OneHot.*mix at the embedding by Hidden"):
+        Federation(Tokens(beside), ids(beside), objective, Training(2))
+
+
+def test_token_ids_train_where_nothing_mixes_them() -> None:
+    list(Federation(Tokens(), ids(), Supervised(), Training(2)).run(1))
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(x.long()).flatten(1)  # type: ignore[no-any-return]
+
+
+def test_words_are_mixed_at_the_embedding() -> None:
+    module = nn.Sequential(Words(), nn.Linear(20, 3))
+    list(Federation(module, ids(), Hidden(FedMix(0.1), layer=1), Training(2)).run(1))
+
+
+class Part(nn.Linear):
+    """Looks at the first two inputs alone, and after a max-pool."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.nn.functional.max_pool1d(x[:, None, :2], 2)[:, 0])
+
+
+@pytest.mark.parametrize("module", [Part(1, 3), nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))])
+def test_whole_numbers_that_a_model_takes_for_numbers_are_mixed(module: nn.Module) -> None:
+    """Also where an input has no part in it, and where the last weights are zero."""
+    for p in list(module.parameters())[-2:]:
+        nn.init.zeros_(p)
+    Federation(module, ids(), NaiveMix(0.1), Training(2))
+
+
+@pytest.mark.parametrize("seed", [25, 179, 305])
+def test_units_that_are_dead_for_two_samples_are_no_token_ids(seed: int) -> None:
+    """With these weights, pixels that no live unit sees change the outputs as soon as others wake a unit there."""
+    x = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).numpy()
+    pictures = from_arrays(x, np.array([0, 1]), [[0], [1]], (x, np.array([0, 1])), classes=3)
+    torch.manual_seed(seed)
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3),
+    )  # fmt: skip
+    Federation(module, pictures, NaiveMix(0.1), Training(2))
+
+
+def focal(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(1 − p)²·(−log p) with p = Σ y_c·softmax(z)_c (Lin et al. 2017)."""
+    p = (outputs.softmax(-1) * targets).sum(-1)
+    return -((1 - p) ** 2) * p.log()
+
+
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    return ((outputs - targets) ** 2).sum(-1)
+
+
+@pytest.mark.parametrize("value", [focal, squares])
+@pytest.mark.parametrize("objective", [FedMix(0.1), NaiveMix(0.1), Hidden(NaiveMix(0.1), 1)], ids=str)
+def test_a_loss_that_is_not_linear_in_its_target_is_refused_with_means(
+    value: Callable[[Tensor, Tensor], Tensor], objective: Objective
+) -> None:
+    own = replace(cross_entropy, name="own", value=value)
+    with pytest.raises(BadInput, match=r"the loss 'own' is not linear in its target, .* use cross_entropy or squared_error"):
+        Federation(NET, federated("digits_cnn"), objective, Training(5), loss=own)
+    for without in (Supervised(), LocalMix(lam=0.3)):  # labels of samples, each in a term of its own
+        Federation(NET, federated("digits_cnn"), without, Training(5), loss=own)
+
+
+def smooth(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy.value(outputs, 0.9 * targets + 0.01)
+
+
+def test_a_loss_that_is_linear_is_not() -> None:
+    for own in (replace(cross_entropy, value=smooth), squared_error):
+        Federation(NET, federated("digits_cnn"), FedMix(0.1), Training(5), loss=own)
+
+
+@pytest.mark.parametrize("objective", [Supervised(), FedMix(0.1), NaiveMix(0.1), LocalMix(lam=0.2)], ids=str)
+def test_class_indices_are_not_taken_for_label_vectors(objective: Objective) -> None:
+    """With as many samples as classes, they would be broadcast."""
+    model = Model(nn.Linear(4, 3))
+    x, y = torch.randn(3, 4), torch.tensor([0, 1, 2])
+    vectors = torch.nn.functional.one_hot(y).float()
+    wrong = Batch(x, y, torch.ones(3), torch.tensor(0), x[:1], vectors[:1], x, vectors)
+    with pytest.raises(BadInput, match=r"targets of shape \(3,\) for outputs of shape \(3, 3\); give each sample a vector"):
+        objective(model, model.init(), model.init(), wrong)
+    right = wrong._replace(y=vectors)
+    assert objective(model, model.init(), model.init(), right).shape == ()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_objective_that_is_no_number_at_once_is_refused_as_that(value: float) -> None:
+    with pytest.raises(BadInput, match=rf"the objective Own is {value} before any training; look at its parameters"):
+        start(Own(lambda losses, batch, _params: batch_mean(losses, batch.mask) * value), "vectorised")
+
+
+@dataclass(frozen=True)
+class Transformed(Plain):
+    """A transform of anyone's own."""
+
+    function: Callable[[Tensor], Tensor] = torch.abs
+
+    def normalise(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def test_a_transform_that_looks_at_the_batch_or_draws_numbers_is_refused() -> None:
+    net, data = nn.Linear(4, 3), arrays()
+    for words, function in (
+        ("Transformed makes of a sample depends on the other samples of its batch", lambda x: x - x.mean()),
+        ("Transformed gives two results for the same samples", lambda x: x + torch.rand(x.shape)),
+    ):
+        with pytest.raises(BadInput, match=words):
+            Federation(net, replace(data, transform=Transformed(function=function)), Supervised(), Training(2))
+    Federation(net, replace(data, transform=Transformed()), Supervised(), Training(2))

@@ -1,4 +1,6 @@
-"""Time the LSTM kernels over tile sizes on this GPU; the best of these are in kernels/lstm_triton.py."""
+"""Time the LSTM kernels over tile sizes on this GPU; the best of these are in
+kernels/lstm_triton.py.
+"""
 
 from collections.abc import Callable
 from itertools import product
@@ -27,7 +29,10 @@ TILES: list[tuple[str, dict[str, Any]]] = [
 def call(which: str, how: str, tile: dict[str, Any], pairs: int) -> Callable[[], object]:
     """One kernel over a sequence."""
     shape = (CLIENTS, pairs, BATCH, TIME)
-    p, w = torch.randn(*shape, 4 * HIDDEN, device="cuda"), torch.randn(CLIENTS, 4 * HIDDEN, HIDDEN, device="cuda") / 16
+    p, w = (
+        torch.randn(*shape, 4 * HIDDEN, device="cuda"),
+        torch.randn(CLIENTS, 4 * HIDDEN, HIDDEN, device="cuda") / 16,
+    )
     if which == "forward":
         return lambda: kernels.lstm(p, w, how, **tile)
     h, c = torch.randn(*shape, HIDDEN, device="cuda"), torch.randn(*shape, HIDDEN, device="cuda")
@@ -38,9 +43,15 @@ if __name__ == "__main__":
     for which, (how, tile) in product(("forward", "backward"), TILES):
         try:
             alone, pair = (
-                triton.testing.do_bench_cudagraph(call(which, how, tile, pairs), rep=20) / TIME * 1e3 for pairs in (1, 2)
+                triton.testing.do_bench_cudagraph(call(which, how, tile, pairs), rep=20)
+                / TIME
+                * 1e3
+                for pairs in (1, 2)
             )
         except Exception as error:  # a tile that does not fit; the others can be timed
             print(which, how, tile, type(error).__name__, str(error)[:80])
             continue
-        print(f"{which:8} {how} {tile}: {alone:.1f} us a step alone, {pair:.1f} with a derivative", flush=True)
+        print(
+            f"{which:8} {how} {tile}: {alone:.1f} us a step alone, {pair:.1f} with a derivative",
+            flush=True,
+        )

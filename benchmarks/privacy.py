@@ -1,12 +1,14 @@
-"""Accuracy against ε: FedMix with clipped and noised means, by M_k, by the server's m, and by noise.
+"""Accuracy against ε: FedMix with clipped and noised means, by M_k, by the server's m, and by
+noise.
 
     python benchmarks/privacy.py digits --json benchmarks/results/DATE-privacy/digits.json
     python benchmarks/privacy.py cifar10 --device cuda --data FOLDER --seeds 1 --json benchmarks/results/DATE-privacy/cifar10.json
     python benchmarks/privacy.py show benchmarks/results/DATE-privacy/digits.json --plot docs/images/privacy.svg
 
-What the JSON file holds is not run again, and runs are kept in --out: stop it at any time, or after --minutes, and go on later;
-what says most comes first. With `--groups 5` and so on, several processes can share the work, each with a file of its own. `show`
-prints the table of one file or of several.
+What the JSON file holds is not run again, and runs are kept in --out: stop it at any time, or after
+--minutes, and go on later; what says most comes first. With `--groups 5` and so on, several
+processes can share the work, each with a file of its own. `show` prints the table of one file or of
+several.
 """
 
 import argparse
@@ -37,7 +39,9 @@ RESULTS = ("epsilon", "accuracy", "last", "diverged", "collapsed")
 
 @dataclass(frozen=True)
 class Task:
-    """A preset, the bound on a sample's norm (about the median of (x, y)), rounds, and how many last tests are averaged."""
+    """A preset, the bound on a sample's norm (about the median of (x, y)), rounds, and how many
+    last tests are averaged.
+    """
 
     preset: str
     clip: float
@@ -51,13 +55,19 @@ TASKS = {task.preset: task for task in (Task("digits", 4.0, 10, 5), Task("cifar1
 def points(
     task: Task, groups: Sequence[str], epsilons: Sequence[float], seed: int, root: Path | None
 ) -> Iterator[tuple[dict[str, Any], Experiment]]:
-    """Every point of the grid with one seed: what it is, and the experiment; with M_k = all also what has no M_k."""
+    """Every point of the grid with one seed: what it is, and the experiment; with M_k = all also
+    what has no M_k.
+    """
     fixed: dict[str, Any] = {"rounds": task.rounds}
     data = experiment(task.preset, "fedavg", seed=seed).build_data(root)
     for algorithm in ("fedavg", "fedmix", "naivemix"):
         mix = experiment(task.preset, algorithm, seed=seed).with_settings(fixed)
         if "all" in groups:
-            control = ("fedavg", {}) if algorithm == "fedavg" else ("random means", {"exchange.source": "noise"})
+            control = (
+                ("fedavg", {})
+                if algorithm == "fedavg"
+                else ("random means", {"exchange.source": "noise"})
+            )
             yield {"algorithm": algorithm, "kind": control[0]}, mix.with_settings(control[1])
         for m in GROUPS if algorithm != "fedavg" else ():
             if str(m) not in groups:
@@ -68,8 +78,15 @@ def points(
                 yield at | {"kind": "as in the paper", "noise": 0.0}, pool
                 how = Exchange(m=m, clip=task.clip)
                 group = how.smallest_group(data.clients.sizes)
-                targets = [e for e in (EPSILONS if algorithm == "fedmix" else EPSILONS[::2]) if e in epsilons]
-                noises = [(calibrated(how, e, group, nonnegative=nonnegative(data)).noise, "calibrated") for e in targets]
+                targets = [
+                    e
+                    for e in (EPSILONS if algorithm == "fedmix" else EPSILONS[::2])
+                    if e in epsilons
+                ]
+                noises = [
+                    (calibrated(how, e, group, nonnegative=nonnegative(data)).noise, "calibrated")
+                    for e in targets
+                ]
                 if algorithm == "fedmix" and average == 1:
                     noises += [(sigma, "the paper's σ") for sigma in SIGMAS]
                 for noise, kind in noises:
@@ -88,22 +105,38 @@ def result(spec: Experiment, tests: int, out: Path, root: Path | None) -> dict[s
         epsilon = None
         if how := spec.build_exchange():
             data = spec.build_data(root)
-            promised = guarantee(how, how.smallest_group(data.clients.sizes), nonnegative=nonnegative(data))
+            promised = guarantee(
+                how, how.smallest_group(data.clients.sizes), nonnegative=nonnegative(data)
+            )
             epsilon = promised.epsilon if promised else None
-        return {"epsilon": epsilon, "accuracy": None, "last": None, type(error).__name__.lower(): error.round}
+        return {
+            "epsilon": epsilon,
+            "accuracy": None,
+            "last": None,
+            type(error).__name__.lower(): error.round,
+        }
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     tested = [line["accuracy"] for line in lines if "accuracy" in line]
     return {"epsilon": epsilon, "accuracy": float(np.mean(tested[-tests:])), "last": tested[-1]}
 
 
 def measure(
-    task: Task, grid: Iterable[tuple[dict[str, Any], Experiment]], to: Path, minutes: float, find: Callable[[Experiment], Any]
+    task: Task,
+    grid: Iterable[tuple[dict[str, Any], Experiment]],
+    to: Path,
+    minutes: float,
+    find: Callable[[Experiment], Any],
 ) -> None:
-    """`find` the results that are missing, and write what is known after each. After `minutes` no further run begins."""
+    """`find` the results that are missing, and write what is known after each.
+
+    After `minutes` no further run begins.
+    """
     records = known(task, to)
     done = [{k: r[k] for k in r if k not in RESULTS} for r in records]
     to.parent.mkdir(parents=True, exist_ok=True)
-    todo = [(at, spec) for at, spec in sorted(grid, key=lambda point: _last(point[0])) if at not in done]
+    todo = [
+        (at, spec) for at, spec in sorted(grid, key=lambda point: _last(point[0])) if at not in done
+    ]
     began = time.monotonic()
     for left, (at, spec) in zip(range(len(todo), 0, -1), todo, strict=True):
         if time.monotonic() - began > 60 * minutes:
@@ -127,8 +160,12 @@ def known(task: Task, path: Path) -> list[dict[str, Any]]:
 
 
 def _last(at: dict[str, Any]) -> tuple[bool, int, str]:
-    """What is run last: other m, the paper's σ and NaiveMix, whose further seeds come after all first ones."""
-    more = at["algorithm"] == "naivemix" or at["kind"] == "the paper's σ" or at.get("average", 1) > 1
+    """What is run last: other m, the paper's σ and NaiveMix, whose further seeds come after all
+    first ones.
+    """
+    more = (
+        at["algorithm"] == "naivemix" or at["kind"] == "the paper's σ" or at.get("average", 1) > 1
+    )
     return more, at["seed"], at["algorithm"]
 
 
@@ -138,13 +175,20 @@ Key = tuple[str, str, str, int, float]
 def grouped(records: list[dict[str, Any]]) -> dict[Key, list[dict[str, Any]]]:
     """Records that differ in the seed only; calibrated noise by the ε it was made for.
 
-    Seeds differ far more than settings do, so `gain` sets a record against random means with the same seed.
+    Seeds differ far more than settings do, so `gain` sets a record against random means with the
+    same seed.
     """
-    controls = {(r["algorithm"], r["seed"]): r["accuracy"] for r in records if r["kind"] == "random means" and r["accuracy"]}
+    controls = {
+        (r["algorithm"], r["seed"]): r["accuracy"]
+        for r in records
+        if r["kind"] == "random means" and r["accuracy"]
+    }
     by: dict[Key, list[dict[str, Any]]] = defaultdict(list)
     for r in records:
         level = round(r["epsilon"], 2) if r["kind"] == "calibrated" else r.get("noise", 0.0)
-        control = controls.get(("fedmix" if r["algorithm"] == "fedavg" else r["algorithm"], r["seed"]), np.nan)
+        control = controls.get(
+            ("fedmix" if r["algorithm"] == "fedavg" else r["algorithm"], r["seed"]), np.nan
+        )
         key = r["algorithm"], r["kind"], str(r.get("m", "")), r.get("average", 0), level
         accuracy = np.nan if r["accuracy"] is None else r["accuracy"]
         by[key].append(r | {"accuracy": accuracy, "gain": 100 * (accuracy - control)})
@@ -156,7 +200,10 @@ def percent(records: list[dict[str, Any]]) -> str:
     for word in ("diverged", "collapsed"):
         if lost := [r[word] for r in records if word in r]:
             return f"{word} in round {min(lost)}"
-    mean, gain = np.mean([100 * r["accuracy"] for r in records]), np.mean([r["gain"] for r in records])
+    mean, gain = (
+        np.mean([100 * r["accuracy"] for r in records]),
+        np.mean([r["gain"] for r in records]),
+    )
     return f"{mean:.1f}" if np.isnan(gain) else f"{mean:.1f} ({gain:+.1f})"
 
 
@@ -167,26 +214,44 @@ def table(said: dict[str, Any]) -> str:
     for algorithm in ("fedmix", "naivemix"):
         if not any(key[:2] == (algorithm, "calibrated") for key in by):
             continue
-        lines += [f"| {algorithm} | no noise | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |", "|---" * 7 + "|"]
+        lines += [
+            f"| {algorithm} | no noise | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |",
+            "|---" * 7 + "|",
+        ]
         for m in GROUPS:
             for average in AVERAGES:
                 cells = [by.get((algorithm, "as in the paper", str(m), average, 0.0), [])]
-                cells += [by.get((algorithm, "calibrated", str(m), average, e), []) for e in EPSILONS]
+                cells += [
+                    by.get((algorithm, "calibrated", str(m), average, e), []) for e in EPSILONS
+                ]
                 if any(cells):
                     shown = " | ".join(percent(cell) if cell else "" for cell in cells)
                     lines.append(f"| M_k = {m}, m = {average} | {shown} |")
         lines.append("")
-    lines += ["| fedmix, m = 1 | " + " | ".join(f"σ = {s}" for s in SIGMAS) + " |", "|---" * 5 + "|"]
+    lines += [
+        "| fedmix, m = 1 | " + " | ".join(f"σ = {s}" for s in SIGMAS) + " |",
+        "|---" * 5 + "|",
+    ]
     for m in GROUPS:
         cells = [by.get(("fedmix", "the paper's σ", str(m), 1, s), []) for s in SIGMAS]
         if any(cells):
-            shown = " | ".join(f"{percent(c)}, ε = {np.mean([r['epsilon'] for r in c]):.3g}" if c else "" for c in cells)
+            shown = " | ".join(
+                f"{percent(c)}, ε = {np.mean([r['epsilon'] for r in c]):.3g}" if c else ""
+                for c in cells
+            )
             lines.append(f"| M_k = {m} | {shown} |")
     lines.append("")
-    for algorithm, kind in (("fedavg", "fedavg"), ("fedmix", "random means"), ("naivemix", "random means")):
+    for algorithm, kind in (
+        ("fedavg", "fedavg"),
+        ("fedmix", "random means"),
+        ("naivemix", "random means"),
+    ):
         if cell := by.get((algorithm, kind, "", 0, 0.0)):
             each = ", ".join(f"{100 * r['accuracy']:.1f}" for r in cell)
-            lines.append(f"{algorithm}{'' if kind == algorithm else f' with {kind}'}: {percent(cell)}, by seed {each}")
+            lines.append(
+                f"{algorithm}{'' if kind == algorithm else f' with {kind}'}: {percent(cell)}, by "
+                f"seed {each}"
+            )
     return "\n".join(lines)
 
 
@@ -196,21 +261,32 @@ def draw(said: dict[str, Any], path: Path) -> None:
 
     plt.rcParams["svg.hashsalt"] = "fedmix"
     by = grouped(said["records"])
-    figure, panels = plt.subplots(1, len(GROUPS), figsize=(10, 3.4), sharex=True, sharey=True, layout="constrained")
+    figure, panels = plt.subplots(
+        1, len(GROUPS), figsize=(10, 3.4), sharex=True, sharey=True, layout="constrained"
+    )
 
     def mean(key: Key) -> float:
         return float(np.mean([r["gain"] for r in by[key]]))
 
     for panel, m in zip(panels, GROUPS, strict=True):
-        drawn = [("fedmix", average, marker, f"FedMix, m = {average}") for average, marker in zip(AVERAGES, "os^", strict=True)]
-        for height, (algorithm, average, marker, label) in enumerate([*drawn, ("naivemix", 1, "v", "NaiveMix, m = 1")]):
+        drawn = [
+            ("fedmix", average, marker, f"FedMix, m = {average}")
+            for average, marker in zip(AVERAGES, "os^", strict=True)
+        ]
+        for height, (algorithm, average, marker, label) in enumerate(
+            [*drawn, ("naivemix", 1, "v", "NaiveMix, m = 1")]
+        ):
             known = [e for e in EPSILONS if (algorithm, "calibrated", str(m), average, e) in by]
-            if any(key[:2] == (algorithm, "calibrated") and key[3] == average for key in by):  # in any panel, for one legend
+            if any(
+                key[:2] == (algorithm, "calibrated") and key[3] == average for key in by
+            ):  # in any panel, for one legend
                 gains = [mean((algorithm, "calibrated", str(m), average, e)) for e in known]
                 [line] = panel.plot(known, gains, marker=marker, label=label)
                 lost = [e for e, gain in zip(known, gains, strict=True) if np.isnan(gain)]
                 at = [0.04 + 0.06 * height] * len(lost)
-                panel.plot(lost, at, "x", color=line.get_color(), transform=panel.get_xaxis_transform())
+                panel.plot(
+                    lost, at, "x", color=line.get_color(), transform=panel.get_xaxis_transform()
+                )
         for key, label, style in (
             (("fedmix", "as in the paper", str(m), 1, 0.0), "FedMix, no noise", "-"),
             (("fedmix", "random means", "", 0, 0.0), "random means", ":"),
@@ -222,17 +298,29 @@ def draw(said: dict[str, Any], path: Path) -> None:
         panel.set_xticks(EPSILONS, [f"{e:g}" for e in EPSILONS])
         panel.set(title=f"$M_k$ = {m}", xlabel=f"ε (δ = {said['delta']:g}, one sample replaced)")
     panels[0].set_ylabel("test accuracy, points more\nthan with random means")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, frameon=False, fontsize=8)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=7,
+        frameon=False,
+        fontsize=8,
+    )
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def main() -> None:
     """Measure, or show what was measured."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     ask.add_argument("what", choices=[*TASKS, "show"])
     ask.add_argument("files", nargs="*", type=Path)
     ask.add_argument("--groups", default="5,20,all", help="M_k, by comma")
-    ask.add_argument("--epsilons", default=",".join(f"{e:g}" for e in EPSILONS), help="for which noise is calibrated, by comma")
+    ask.add_argument(
+        "--epsilons",
+        default=",".join(f"{e:g}" for e in EPSILONS),
+        help="for which noise is calibrated, by comma",
+    )
     ask.add_argument("--seeds", type=int, default=3)
     ask.add_argument("--out", type=Path, default=Path("runs/privacy"))
     ask.add_argument("--device", default="cpu")
@@ -240,24 +328,43 @@ def main() -> None:
     ask.add_argument("--json", type=Path, default=Path("privacy.json"))
     ask.add_argument("--plot", type=Path)
     ask.add_argument("--rounds", type=int)
-    ask.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after so many")
+    ask.add_argument(
+        "--minutes", type=float, default=float("inf"), help="begin no run after so many"
+    )
     told = ask.parse_args()
     if told.what != "show":
-        task = TASKS[told.what] if told.rounds is None else replace(TASKS[told.what], rounds=told.rounds)
+        task = (
+            TASKS[told.what]
+            if told.rounds is None
+            else replace(TASKS[told.what], rounds=told.rounds)
+        )
         groups = told.groups.split(",")
         if unknown := set(groups) - {str(m) for m in GROUPS}:
-            raise SystemExit(f"--groups {','.join(sorted(unknown))} is not in the grid; choose from 5,20,all")
+            raise SystemExit(
+                f"--groups {','.join(sorted(unknown))} is not in the grid; choose from 5,20,all"
+            )
         epsilons = [e for e in EPSILONS if f"{e:g}" in told.epsilons.split(",")]
         if len(epsilons) < len(told.epsilons.split(",")):
-            raise SystemExit(f"--epsilons {told.epsilons} is not in the grid; choose from 16,8,4,2,1")
+            raise SystemExit(
+                f"--epsilons {told.epsilons} is not in the grid; choose from 16,8,4,2,1"
+            )
         grid = (
             (at | {"seed": seed}, spec.with_settings({"engine.device": told.device}))
             for seed in range(told.seeds)
             for at, spec in points(task, groups, epsilons, seed, told.data)
         )
-        measure(task, grid, told.json, told.minutes, lambda spec: result(spec, task.tests, told.out, told.data))
+        measure(
+            task,
+            grid,
+            told.json,
+            told.minutes,
+            lambda spec: result(spec, task.tests, told.out, told.data),
+        )
     all_said = [json.loads(file.read_text()) for file in told.files or [told.json]]
-    if len({json.dumps({key: one[key] for key in one if key != "records"}) for one in all_said}) > 1:
+    if (
+        len({json.dumps({key: one[key] for key in one if key != "records"}) for one in all_said})
+        > 1
+    ):
         raise SystemExit("these files hold different settings; show them one by one")
     said = all_said[0] | {"records": [record for one in all_said for record in one["records"]]}
     print(table(said))

@@ -1,6 +1,8 @@
-"""What one local step of all clients is made of on a GPU: its time, its memory and its kernels by time.
+"""What one local step of all clients is made of on a GPU: its time, its memory and its kernels by
+time.
 
-`python benchmarks/profile_step.py vgg fedmix [PRECISION]`, with a workload of `fedmix bench` and any algorithm. Random data.
+`python benchmarks/profile_step.py vgg fedmix [PRECISION]`, with a workload of `fedmix bench` and
+any algorithm. Random data.
 """
 
 import sys
@@ -18,7 +20,9 @@ STEPS, REPEATS = 60, 40
 
 
 def main(workload: str, algorithm: str, precision: str = "tf32") -> None:
-    federated = federation(WORKLOADS[workload], algorithm, "compiled", Size(precision=called(precision)), "cuda")
+    federated = federation(
+        WORKLOADS[workload], algorithm, "compiled", Size(precision=called(precision)), "cuda"
+    )
     started = time.perf_counter()
     list(federated.run(1))
     torch.cuda.synchronize()
@@ -37,13 +41,18 @@ def main(workload: str, algorithm: str, precision: str = "tf32") -> None:
         started = time.perf_counter()
         steps(STEPS)
         times.append(1000 * (time.perf_counter() - started) / STEPS)
-    print(f"{median(times):.3f} ms a step ({min(times):.3f} to {max(times):.3f} in {REPEATS} times {STEPS} of them)")
+    print(
+        f"{median(times):.3f} ms a step ({min(times):.3f} to {max(times):.3f} in {REPEATS} times "
+        f"{STEPS} of them)"
+    )
     print(f"{torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most")
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         steps(10)
     kernels = sorted(seen.key_averages(), key=lambda kernel: -kernel.device_time_total)
     for kernel in kernels[:40]:
-        print(f"{kernel.device_time_total / 10:8.1f} us {kernel.count / 10:5.1f}x {kernel.key[:100]}")
+        print(
+            f"{kernel.device_time_total / 10:8.1f} us {kernel.count / 10:5.1f}x {kernel.key[:100]}"
+        )
 
 
 if __name__ == "__main__":

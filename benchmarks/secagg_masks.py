@@ -1,10 +1,12 @@
-"""How long a server needs that wants one client's mean from a secure sum over two, with Flower's own masks.
+"""How long a server needs that wants one client's mean from a secure sum over two, with Flower's
+own masks.
 
     python benchmarks/secagg_masks.py
 
-Two clients run Flower's SecAgg+ as it comes. The server keeps what it is sent: each client's masked vector, and the seeds of the
-masks that clients draw alone, which it is given at the end. What hides a client then is the mask of the pair, drawn by numpy's
-RandomState from a key that is folded to four characters: 2^28 seeds. The first number under it is a weight, and known.
+Two clients run Flower's SecAgg+ as it comes. The server keeps what it is sent: each client's masked
+vector, and the seeds of the masks that clients draw alone, which it is given at the end. What hides
+a client then is the mask of the pair, drawn by numpy's RandomState from a key that is folded to
+four characters: 2^28 seeds. The first number under it is a weight, and known.
 """
 
 import time
@@ -23,7 +25,9 @@ Array = np.ndarray[Any, Any]
 
 
 def first_words(seeds: Array) -> Array:
-    """The first output of MT19937 (Matsumoto and Nishimura 1998) for many seeds at once; it needs words 0, 1 and 397."""
+    """The first output of MT19937 (Matsumoto and Nishimura 1998) for many seeds at once; it needs
+    words 0, 1 and 397.
+    """
     state = seeds.astype(np.uint32)
     words = {0: state}
     for i in range(1, 398):
@@ -31,7 +35,11 @@ def first_words(seeds: Array) -> Array:
         if i in (1, 397):
             words[i] = state
     y = (words[0] & np.uint32(0x80000000)) | (words[1] & np.uint32(0x7FFFFFFF))
-    y = words[397] ^ (y >> np.uint32(1)) ^ np.where(y & np.uint32(1), np.uint32(0x9908B0DF), np.uint32(0))
+    y = (
+        words[397]
+        ^ (y >> np.uint32(1))
+        ^ np.where(y & np.uint32(1), np.uint32(0x9908B0DF), np.uint32(0))
+    )
     y ^= y >> np.uint32(11)
     y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
     y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
@@ -50,7 +58,10 @@ def main() -> None:
     one, other = generate_key_pairs(), generate_key_pairs()
     key = generate_shared_key(one[0], other[1])
     plain = factor_combine(QUANTA, quantize([secret], BOUND, QUANTA))
-    sent = [(a + b) % MODULUS for a, b in zip(plain, pseudo_rand_gen(key, MODULUS, [(1,), (64,)]), strict=True)]
+    sent = [
+        (a + b) % MODULUS
+        for a, b in zip(plain, pseudo_rand_gen(key, MODULUS, [(1,), (64,)]), strict=True)
+    ]
 
     began = time.perf_counter()
     wanted = np.uint32((int(sent[0][0]) - QUANTA) % MODULUS)  # the mask on the weight
@@ -62,7 +73,10 @@ def main() -> None:
             if guess.max() < QUANTA:
                 error = np.abs(dequantize([guess], BOUND, QUANTA)[0] - secret).max()
                 tried = (start + AT_ONCE) / 2**28
-                print(f"found after {time.perf_counter() - began:.0f} s and {tried:.0%} of the seeds; error {error:.1e}")
+                print(
+                    f"found after {time.perf_counter() - began:.0f} s and {tried:.0%} of the "
+                    f"seeds; error {error:.1e}"
+                )
                 return
     print("not found")
 

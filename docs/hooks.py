@@ -1,7 +1,8 @@
-"""Writes the tables of settings.md and reproduction.md when the site is built, from the values that runs are made of.
+"""Writes the tables of settings.md and reproduction.md when the site is built, from the values that
+runs are made of.
 
-A setting's explanation is the sentence of its docstring that names it, or the one in SAYS. One without either, or one in SAYS
-that is no setting any more, stops the build.
+A setting's explanation is the sentence of its docstring that names it, or the one in SAYS. One
+without either, or one in SAYS that is no setting any more, stops the build.
 """
 
 import inspect
@@ -55,7 +56,8 @@ SAYS = {
     "engine.precision": "How a GPU multiplies while it trains: [bf16](speed.md) is the fastest and rounds the most. "
     "A CPU always uses float32.",
     "engine.processes": "Divide a round's clients among so many processes of one thread each, on a CPU. "
-    "It is not part of a run's name and may change when a run goes on; weights may then differ by rounding.",
+    "It is not part of a run's name and may change when a run goes on; weights may then differ by "
+    "rounding.",
 }
 ABOUT = {
     "": "These stand at the top of a file, before any section.",
@@ -71,7 +73,9 @@ WORDS = {"int": "integer", "float": "number", "bool": "true, false", "str": "tex
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in the tables where a page asks for them; sessions get no copy button, for it would copy their prompts."""
+    """Fill in the tables where a page asks for them; sessions get no copy button, for it would copy
+    their prompts.
+    """
     for marker, write in MARKERS.items():
         if marker in markdown:
             markdown = markdown.replace(marker, write())
@@ -86,7 +90,9 @@ def settings_tables() -> str:
     every = list(spec.settings())
     unknown = SAYS.keys() - {path for path, *_ in every}
     if unknown:
-        raise ValueError(f"docs/hooks.py explains settings that do not exist: {', '.join(sorted(unknown))}")
+        raise ValueError(
+            f"docs/hooks.py explains settings that do not exist: {', '.join(sorted(unknown))}"
+        )
     builders: dict[str, dict[str, Callable[..., Any]]] = {
         "data": dict(spec.DATA), "model": dict(spec.MODELS), "objective": dict(spec.OBJECTIVES),
         "exchange": {"": Exchange}, "training": {"": Training}, "engine": {"": spec.EngineSection},
@@ -95,14 +101,24 @@ def settings_tables() -> str:
     sections = dict.fromkeys(path.rpartition(".")[0] for path, *_ in every)
     for section in sorted(sections, key=list(ABOUT).index):
         lines += [f"## {f'[{section}]' if section else 'The run'}", "", ABOUT[section], ""]
-        for name in dict.fromkeys(of for path, _, _, of in every if path.rpartition(".")[0] == section):
+        for name in dict.fromkeys(
+            of for path, _, _, of in every if path.rpartition(".")[0] == section
+        ):
             build = builders.get(section, {}).get(name)
             if name:
-                lines += [f"### {section}.name = “{name}” {{ #{section}-{name} }}", "", _summary(build), ""]
+                lines += [
+                    f"### {section}.name = “{name}” {{ #{section}-{name} }}",
+                    "",
+                    _summary(build),
+                    "",
+                ]
             lines += ["| setting | what it does |", "|---|---|"]
             for path, kind, default, of in every:
                 if path.rpartition(".")[0] == section and of == name:
-                    lines.append(f"| `{path}`<br>{_kind(kind)}{_default(default)} | {_explain(path, build)} |")
+                    lines.append(
+                        f"| `{path}`<br>{_kind(kind)}{_default(default)} | {_explain(path, build)} "
+                        "|"
+                    )
             lines.append("")
     return "\n".join(lines)
 
@@ -111,11 +127,16 @@ def presets_table() -> str:
     """What each preset sets, one column each."""
     from fedmix.experiment.presets import PRESETS, experiment
 
-    runs = {name: {a: experiment(name, a).values() for a in ("naivemix", "fedmix", "fedprox")} for name in PRESETS}
+    runs = {
+        name: {a: experiment(name, a).values() for a in ("naivemix", "fedmix", "fedprox")}
+        for name in PRESETS
+    }
     rows: dict[str, Callable[[dict[str, Any]], Any]] = {
         "`model.name`": lambda run: run["fedmix"]["model"]["name"],
         "`data.clients`, N": lambda run: run["fedmix"]["data"]["clients"],
-        "`training.clients_per_round`, K": lambda run: run["fedmix"]["training"]["clients_per_round"],
+        "`training.clients_per_round`, K": lambda run: run["fedmix"]["training"][
+            "clients_per_round"
+        ],
         "`training.epochs`, E": lambda run: run["fedmix"]["training"]["epochs"],
         "`training.batch_size`, B": lambda run: run["fedmix"]["training"]["batch_size"],
         "`training.lr`": lambda run: run["fedmix"]["training"]["lr"],
@@ -129,7 +150,10 @@ def presets_table() -> str:
         "`target`": lambda run: run["fedmix"]["target"],
     }
     lines = [f"| setting | {' | '.join(runs)} |", "|---" * (len(runs) + 1) + "|"]
-    lines += [f"| {label} | {' | '.join(f'{value(run)}' for run in runs.values())} |" for label, value in rows.items()]
+    lines += [
+        f"| {label} | {' | '.join(f'{value(run)}' for run in runs.values())} |"
+        for label, value in rows.items()
+    ]
     return "\n".join(lines)
 
 
@@ -139,7 +163,9 @@ def paper_tables() -> str:
 
     lines = ["| table | what it is | runs a seed | rows; columns |", "|---|---|---|---|"]
     for table in (table.select(None, None) for table in TABLES.values()):
-        names = "; ".join(", ".join(f"`{part.name}`" for part in parts) for parts in (table.rows, table.columns))
+        names = "; ".join(
+            ", ".join(f"`{part.name}`" for part in parts) for parts in (table.rows, table.columns)
+        )
         runs = len(list(table.experiments()))
         lines.append(f"| `{table.name}`<br>{table.source} | {table.title} | {runs} | {names} |")
     return "\n".join(lines)
@@ -164,9 +190,13 @@ def _summary(build: Callable[..., Any] | None) -> str:
 
 def _explain(path: str, build: Callable[..., Any] | None) -> str:
     field = path.rpartition(".")[2]
-    said = SAYS.get(path) or next((f"{s[0].upper()}{s[1:]}." for s in _sentences(build) if f"`{field}`" in s), None)
+    said = SAYS.get(path) or next(
+        (f"{s[0].upper()}{s[1:]}." for s in _sentences(build) if f"`{field}`" in s), None
+    )
     if said is None:
-        raise ValueError(f"{path} has no explanation: name it in its docstring, or explain it in docs/hooks.py")
+        raise ValueError(
+            f"{path} has no explanation: name it in its docstring, or explain it in docs/hooks.py"
+        )
     return said.replace("|", "\\|")
 
 
@@ -176,7 +206,11 @@ def _kind(text: str) -> str:
     parts = re.findall(r"'[^']*'|\b(?:int|float|bool|str|None)\b", text)
     if not parts:
         raise ValueError(f"docs/hooks.py has no words for the type {text}")
-    words = [word for part in parts for word in ([f"`{part[1:-1]}`"] if part.startswith("'") else WORDS[part].split(", "))]
+    words = [
+        word
+        for part in parts
+        for word in ([f"`{part[1:-1]}`"] if part.startswith("'") else WORDS[part].split(", "))
+    ]
     if "Optional[" in text:
         words.append(WORDS["None"])
     if re.search(r"(?i)sequence|tuple|list", text):
@@ -189,5 +223,11 @@ def _default(value: Any) -> str:
         return ", required"
     if value is None:
         return ""
-    shown = str(value).lower() if isinstance(value, bool) else str(list(value)) if isinstance(value, tuple) else str(value)
+    shown = (
+        str(value).lower()
+        if isinstance(value, bool)
+        else str(list(value))
+        if isinstance(value, tuple)
+        else str(value)
+    )
     return f"; `{shown}`"

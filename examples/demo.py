@@ -1,8 +1,10 @@
-"""FedAvg, NaiveMix and FedMix on scikit-learn's digits, 20 clients with two classes each: a table, a picture, a report.
+"""FedAvg, NaiveMix and FedMix on scikit-learn's digits, 20 clients with two classes each: a table,
+a picture, a report.
 
     python examples/demo.py [--rounds 40] [--seeds 3] [--out demo-out]
 
-The nine runs are independent; they are shared out over the machine's cores. Stopped, it goes on where it was.
+The nine runs are independent; they are shared out over the machine's cores. Stopped, it goes on
+where it was.
 """
 
 import argparse
@@ -69,9 +71,15 @@ def run_all(jobs: list[Job], rounds: int, out: Path, console: Console) -> dict[J
         TextColumn("{task.fields[now]}"),
         TimeElapsedColumn(),
     )
-    with context.Pool(workers, start_worker, (reports, 1)) as pool, Progress(*columns, console=console) as progress:
+    with (
+        context.Pool(workers, start_worker, (reports, 1)) as pool,
+        Progress(*columns, console=console) as progress,
+    ):
         seeds = len(jobs) // len(ALGORITHMS)
-        bars = {a: progress.add_task(name, total=rounds * seeds, now="") for a, name in ALGORITHMS.items()}
+        bars = {
+            a: progress.add_task(name, total=rounds * seeds, now="")
+            for a, name in ALGORITHMS.items()
+        }
         results = {job: pool.apply_async(train, (job, rounds, out)) for job in jobs}
         while not all(result.ready() for result in results.values()):
             try:
@@ -94,12 +102,16 @@ def draw(curves: dict[str, np.ndarray[Any, Any]], path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     rounds = np.arange(1, curves["fedavg"].shape[1] + 1)
-    for (algorithm, name), colour in zip(ALGORITHMS.items(), ("#777777", "#3b7dd8", "#d8573b"), strict=True):
+    for (algorithm, name), colour in zip(
+        ALGORITHMS.items(), ("#777777", "#3b7dd8", "#d8573b"), strict=True
+    ):
         runs = curves[algorithm]
         axes.plot(rounds, runs.mean(0), color=colour, label=name, linewidth=2)
         axes.fill_between(rounds, runs.min(0), runs.max(0), color=colour, alpha=0.15, linewidth=0)
     axes.set(xlabel="round", ylabel="test accuracy, %", ylim=(0, 100), xlim=(1, rounds[-1]))
-    axes.set_title(f"digits, 20 clients with two classes each ({len(curves['fedavg'])} seeds)", fontsize=11)
+    axes.set_title(
+        f"digits, 20 clients with two classes each ({len(curves['fedavg'])} seeds)", fontsize=11
+    )
     axes.legend(loc="lower right", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
@@ -131,14 +143,17 @@ def main() -> int:
         table.add_column(f"round {r}", justify="right")
     for algorithm, name in ALGORITHMS.items():
         cells = (curves[algorithm][:, r - 1] for r in shown)
-        table.add_row(name, *(f"{c.mean():.1f} ± {c.std(ddof=min(1, len(c) - 1)):.1f}" for c in cells))
+        table.add_row(
+            name, *(f"{c.mean():.1f} ± {c.std(ddof=min(1, len(c) - 1)):.1f}" for c in cells)
+        )
     console.print(table)
     from fedmix.report import load_runs, write_html
 
     draw(curves, args.out / "digits.png")
     write_html(load_runs([args.out / "runs"]), args.out / "report.html")
     console.print(
-        f"curves: {args.out / 'digits.png'}   report: {args.out / 'report.html'}   ({time.perf_counter() - started:.0f} s)"
+        f"curves: {args.out / 'digits.png'}   report: {args.out / 'report.html'}   "
+        f"({time.perf_counter() - started:.0f} s)"
     )
     return 0
 

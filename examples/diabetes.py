@@ -1,12 +1,27 @@
-"""A regression: scikit-learn's diabetes data, clients by age, FedAvg beside NaiveMix and FedMix under squared error.
+"""A regression: scikit-learn's diabetes data, clients by age, FedAvg beside NaiveMix and FedMix
+under squared error.
 
 python examples/diabetes.py
 """
 
-from fedmix import Exchange, Federation, FedMix, NaiveMix, Objective, Supervised, Training, data, models
+from fedmix import (
+    Exchange,
+    Federation,
+    FedMix,
+    NaiveMix,
+    Objective,
+    Supervised,
+    Training,
+    data,
+    models,
+)
 from fedmix.models import initialised
 
-ALGORITHMS: dict[str, Objective] = {"FedAvg": Supervised(), "NaiveMix": NaiveMix(lam=0.1), "FedMix": FedMix(lam=0.1)}
+ALGORITHMS: dict[str, Objective] = {
+    "FedAvg": Supervised(),
+    "NaiveMix": NaiveMix(lam=0.1),
+    "FedMix": FedMix(lam=0.1),
+}
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
-"""Your own arrays and your own model: FedAvg beside FedMix. Copy this file and replace `load` and `Net`.
+"""Your own arrays and your own model: FedAvg beside FedMix. Copy this file and replace `load` and
+`Net`.
 
-python examples/own_data.py [--rounds 15] [--out runs], stopped by Ctrl-C and started again at will; then: fedmix report runs
+python examples/own_data.py [--rounds 15] [--out runs], stopped by Ctrl-C and started again at will;
+then: fedmix report runs
 """
 
 import argparse
@@ -19,7 +21,10 @@ Array = np.ndarray[Any, Any]
 
 
 def load(seed: int = 0) -> tuple[Array, Array, Array]:
-    """Inputs (n, ...), integer labels (n,), and whose sample each is (n,). Here: vibrations of machines, two kinds each."""
+    """Inputs (n, ...), integer labels (n,), and whose sample each is (n,).
+
+    Here: vibrations of machines, two kinds each.
+    """
     rng = np.random.default_rng(seed)
     owner = np.repeat(np.arange(CLIENTS), 60)
     y = (owner + rng.integers(2, size=len(owner))) % CLASSES
@@ -60,11 +65,19 @@ def main() -> None:
         name="machines",
     )
     training = Training(clients_per_round=3, epochs=5, batch_size=10, lr=0.1)
-    for name, objective, exchange in (("FedAvg", Supervised(), None), ("FedMix", FedMix(lam=0.1), Exchange(m=20))):
-        federation = Federation(initialised(Net, seed=0), machines, objective, training, exchange=exchange)
+    for name, objective, exchange in (
+        ("FedAvg", Supervised(), None),
+        ("FedMix", FedMix(lam=0.1), Exchange(m=20)),
+    ):
+        federation = Federation(
+            initialised(Net, seed=0), machines, objective, training, exchange=exchange
+        )
         summary = record(federation, chosen.out / f"machines-{name.lower()}", chosen.rounds)
         sent = (federation.traffic.up + federation.traffic.down) / 1e6
-        print(f"{name}: accuracy {100 * summary['last']:.1f} % after {summary['rounds']} rounds, {sent:.2f} MB sent")
+        print(
+            f"{name}: accuracy {100 * summary['last']:.1f} % after {summary['rounds']} rounds, "
+            f"{sent:.2f} MB sent"
+        )
 
 
 if __name__ == "__main__":

@@ -43,7 +43,9 @@ def main() -> None:
         "ExtraSample + Proximal": ExtraSample(lam=0.1) + Proximal(mu=0.1),
     }
     for name, objective in objectives.items():
-        federation = Federation(initialised(models.digits_cnn, seed=0), data.digits(), objective, training)
+        federation = Federation(
+            initialised(models.digits_cnn, seed=0), data.digits(), objective, training
+        )
         *_, last = federation.run(rounds, evaluate_every=rounds)
         assert last.metrics is not None
         print(f"{name}: accuracy {100 * last.metrics['accuracy']:.1f} % after {last.round} rounds")

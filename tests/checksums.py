@@ -46,16 +46,41 @@ def cases() -> Iterator[tuple[str, Experiment, str | None]]:
     for algorithm in (*ALGORITHMS, *COMBINED):
         for engine, processes in ENGINES:
             changes = {"training.epochs": 1, "engine.name": engine, "engine.processes": processes}
-            yield f"{algorithm} {engine} {processes}", experiment("digits", algorithm).with_settings(changes), None
-    compiled = experiment("digits", "fedmix").with_settings({"training.epochs": 1, "engine.compile": True})
+            yield (
+                f"{algorithm} {engine} {processes}",
+                experiment("digits", algorithm).with_settings(changes),
+                None,
+            )
+    compiled = experiment("digits", "fedmix").with_settings(
+        {"training.epochs": 1, "engine.compile": True}
+    )
     yield "fedmix compiled", compiled, None
-    released: dict[str, Any] = {"m": 5, "noise": 0.1, "clip": 4.0, "average": 2, "cutoff": 3, "exclude_own": True}
-    means = {"training.epochs": 1, **{f"exchange.{name}": value for name, value in released.items()}}
+    released: dict[str, Any] = {
+        "m": 5,
+        "noise": 0.1,
+        "clip": 4.0,
+        "average": 2,
+        "cutoff": 3,
+        "exclude_own": True,
+    }
+    means = {
+        "training.epochs": 1,
+        **{f"exchange.{name}": value for name, value in released.items()},
+    }
     yield "fedmix with noisy means", experiment("digits", "fedmix").with_settings(means), None
     for name, small in MODELS.items():
-        changes = {"training.clients_per_round": 2, "training.epochs": 1, "training.lr": 0.001, "engine.compile": False}
+        changes = {
+            "training.clients_per_round": 2,
+            "training.epochs": 1,
+            "training.lr": 0.001,
+            "engine.compile": False,
+        }
         yield name, experiment(name).with_settings(changes | small), name
-    values = {"data": {"name": "diabetes"}, "model": {"name": "mlp"}, "objective": {"name": "fedmix", "lam": 0.1}}
+    values = {
+        "data": {"name": "diabetes"},
+        "model": {"name": "mlp"},
+        "objective": {"name": "fedmix", "lam": 0.1},
+    }
     yield "diabetes", Experiment.of(values | {"training": {"clients_per_round": 3}}), None
 
 
@@ -78,8 +103,13 @@ def main(command: str, file: str) -> int:
         Path(file).write_text(json.dumps(found, indent=1) + "\n")
         return 0
     before = json.loads(Path(file).read_text())
-    differ = sorted(name for name in before.keys() | found.keys() if before.get(name) != found.get(name))
-    print(f"{len(found)} checksums, of which {len(differ)} differ{': ' if differ else ''}{', '.join(differ)}")
+    differ = sorted(
+        name for name in before.keys() | found.keys() if before.get(name) != found.get(name)
+    )
+    print(
+        f"{len(found)} checksums, of which {len(differ)} "
+        f"differ{': ' if differ else ''}{', '.join(differ)}"
+    )
     return int(bool(differ))
 
 

@@ -8,11 +8,18 @@ from fedmix.paper import scale
 from fedmix.paper.scale import Small
 from tests.miniature import write_mirror
 
-VGG = {"data.samples_per_client": 20, "training.lr": 0.001, "model.widths": (2, 2, 2, 2, 2, 2), "model.hidden": 8}
+VGG = {
+    "data.samples_per_client": 20,
+    "training.lr": 0.001,
+    "model.widths": (2, 2, 2, 2, 2, 2),
+    "model.hidden": 8,
+}
 TINY = {
     "cifar10": Small(1, 4, 4, VGG),
     "cifar100": Small(1, 20, 4, VGG | {"training.epochs": 2}),
-    "femnist": Small(1, 30, 8, {"training.lr": 0.001, "training.epochs": 1, "engine.compile": False}),
+    "femnist": Small(
+        1, 30, 8, {"training.lr": 0.001, "training.epochs": 1, "engine.compile": False}
+    ),
     "shakespeare": Small(1, 15, 1, {"data.cap": 90, "model.hidden": 4, "model.embedding": 2}),
 }
 

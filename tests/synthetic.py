@@ -44,7 +44,9 @@ SHAPES: dict[str, tuple[Any, tuple[int, ...], int]] = {
 
 @dataclass(frozen=True)
 class Exactly:
-    """Another transform in float64, so that rounding cannot push a step over a kink of a ReLU or a max-pool."""
+    """Another transform in float64, so that rounding cannot push a step over a kink of a ReLU or a
+    max-pool.
+    """
 
     inner: Transform
 
@@ -62,7 +64,14 @@ class Exactly:
         return self.inner.noise(shape, rng).double()
 
 
-def federated(kind: str, sizes: tuple[int, ...] = RAGGED, *, pad: int = 2, seed: int = 0, private: bool = False) -> FederatedData:
+def federated(
+    kind: str,
+    sizes: tuple[int, ...] = RAGGED,
+    *,
+    pad: int = 2,
+    seed: int = 0,
+    private: bool = False,
+) -> FederatedData:
     """Random samples in the shape a model of SHAPES takes, for clients of the given sizes."""
     rng = np.random.default_rng(seed)
     _, shape, classes = SHAPES[kind]
@@ -77,7 +86,15 @@ def federated(kind: str, sizes: tuple[int, ...] = RAGGED, *, pad: int = 2, seed:
     y = rng.integers(0, classes, total + tests)
     clients = Ragged.of(np.split(rng.permutation(total), np.cumsum(sizes)[:-1]))
     return FederatedData(
-        x[:total], y[:total], clients, x[total:], y[total:], classes, transform, private=private, name="synthetic"
+        x[:total],
+        y[:total],
+        clients,
+        x[total:],
+        y[total:],
+        classes,
+        transform,
+        private=private,
+        name="synthetic",
     )
 
 
@@ -110,7 +127,9 @@ def listen(federation: Federation) -> list[Work]:
     return listening.work
 
 
-def model_and_batch(kind: str, B: int, *, seed: int = 0, means: int = 1) -> tuple[Model, Params, Batch]:
+def model_and_batch(
+    kind: str, B: int, *, seed: int = 0, means: int = 1
+) -> tuple[Model, Params, Batch]:
     """A model with He weights and a random batch for it, in float64."""
     build, shape, classes = SHAPES[kind]
     model = Model(models.initialised(build, seed))

@@ -1,4 +1,6 @@
-"""Every kind of bad input is met with one sentence that says what, where and what to do, and leaves nothing behind."""
+"""Every kind of bad input is met with one sentence that says what, where and what to do, and leaves
+nothing behind.
+"""
 
 import re
 from collections.abc import Callable
@@ -27,7 +29,17 @@ from fedmix import (
     Training,
     models,
 )
-from fedmix.data import FederatedData, Ragged, cifar10, cifar100, digits, femnist, from_arrays, partition, shakespeare
+from fedmix.data import (
+    FederatedData,
+    Ragged,
+    cifar10,
+    cifar100,
+    digits,
+    femnist,
+    from_arrays,
+    partition,
+    shakespeare,
+)
 from fedmix.objectives import Needs
 from tests.synthetic import one_after_another
 
@@ -79,14 +91,21 @@ def labelled(value: int, where: int) -> Array:
 
 
 def federation(
-    objective: Objective | None = None, data: FederatedData | None = None, training: Training | None = None, **settings: Any
+    objective: Objective | None = None,
+    data: FederatedData | None = None,
+    training: Training | None = None,
+    **settings: Any,
 ) -> Federation:
     module = settings.pop("module", None) or nn.Linear(2, 3)
-    return Federation(module, data or arrays(), objective or Supervised(), training or Training(2), **settings)
+    return Federation(
+        module, data or arrays(), objective or Supervised(), training or Training(2), **settings
+    )
 
 
 def run(*arguments: Any, **settings: Any) -> None:
-    """Some inputs can only be judged when the clients' means are due: then nothing has been trained."""
+    """Some inputs can only be judged when the clients' means are due: then nothing has been
+    trained.
+    """
     started = federation(*arguments, **settings)
     before = {n: p.clone() for n, p in started.params.items()}
     try:
@@ -99,11 +118,16 @@ def run(*arguments: Any, **settings: Any) -> None:
 EXCHANGE: list[tuple[str, Call]] = [
     ("exchange.m=0: M_k must be at least 1", lambda: Exchange(m=0)),
     ("exchange.m=-2: M_k must be at least 1", lambda: Exchange(m=-2)),
-    ("exchange.m=1.5: a fraction of n_k must be below 1; for a number of samples give an integer", lambda: Exchange(m=1.5)),
+    (
+        "exchange.m=1.5: a fraction of n_k must be below 1; for a number of samples give an "
+        "integer",
+        lambda: Exchange(m=1.5),
+    ),
     ("exchange.m='half': M_k must be at least 1, a fraction", lambda: Exchange(m="half")),  # type: ignore[arg-type]
     ("exchange.m=nan", lambda: Exchange(m=NOT)),
     (
-        "exchange.m=4 is more than the 3 samples of client 0; lower it, use 'all', or set exchange.cutoff=4",
+        "exchange.m=4 is more than the 3 samples of client 0; lower it, use 'all', or set "
+        "exchange.cutoff=4",
         lambda: run(FedMix(0.1), exchange=Exchange(m=4)),
     ),
     ("exchange.cutoff=0 must be at least 1", lambda: Exchange(cutoff=0)),
@@ -115,36 +139,59 @@ EXCHANGE: list[tuple[str, Call]] = [
     ("exchange.noise=nan", lambda: Exchange(noise=NOT)),
     ("exchange.noise=inf", lambda: Exchange(noise=INFINITE)),
     ("exchange.average=0 must be at least 1", lambda: Exchange(average=0)),
-    ("exchange.average=4 is more than the 3 means", lambda: run(FedMix(0.1), exchange=Exchange(average=4))),
+    (
+        "exchange.average=4 is more than the 3 means",
+        lambda: run(FedMix(0.1), exchange=Exchange(average=4)),
+    ),
     ("exchange.wait=1.5 is a share of clients", lambda: Exchange(wait=1.5)),
     ("exchange.wait=nan", lambda: Exchange(wait=NOT)),
-    ("exchange.split='label' is unknown; choose one of random, class", lambda: Exchange(split="label")),  # type: ignore[arg-type]
-    ("exchange.source='me' is unknown; choose one of pool, own, noise", lambda: Exchange(source="me")),  # type: ignore[arg-type]
-    ("exchange.source='own' .* cannot go with exclude_own", lambda: Exchange(source="own", exclude_own=True)),
     (
-        "every entry of the pool holds data of client ., so exclude_own leaves it none; use more clients",
+        "exchange.split='label' is unknown; choose one of random, class",
+        lambda: Exchange(split="label"),  # type: ignore[arg-type]
+    ),
+    (
+        "exchange.source='me' is unknown; choose one of pool, own, noise",
+        lambda: Exchange(source="me"),  # type: ignore[arg-type]
+    ),
+    (
+        "exchange.source='own' .* cannot go with exclude_own",
+        lambda: Exchange(source="own", exclude_own=True),
+    ),
+    (
+        "every entry of the pool holds data of client ., so exclude_own leaves it none; use more "
+        "clients",
         lambda: run(FedMix(0.1), exchange=Exchange(average=3, exclude_own=True)),
     ),
     (
-        "an exchange was given, but this objective uses no means; leave it out, or use FedMix or NaiveMix",
+        "an exchange was given, but this objective uses no means; leave it out, or use FedMix or "
+        "NaiveMix",
         lambda: federation(Supervised(), exchange=Exchange()),
     ),
     (
         "exchange.split='class' needs classes, and mine is a regression; use split='random'",
-        lambda: federation(FedMix(0.1), regression(), exchange=Exchange(split="class"), module=nn.Linear(2, 1)),
+        lambda: federation(
+            FedMix(0.1), regression(), exchange=Exchange(split="class"), module=nn.Linear(2, 1)
+        ),
     ),
     (
         "exchange.source='noise' .*do not apply to means of hidden states",
-        lambda: federation(Hidden(FedMix(0.1), 1), exchange=Exchange(source="noise"), module=models.mlp(2, 3)),
+        lambda: federation(
+            Hidden(FedMix(0.1), 1), exchange=Exchange(source="noise"), module=models.mlp(2, 3)
+        ),
     ),
     (
         "exchange.wait do not apply to means of hidden states",
-        lambda: federation(Hidden(FedMix(0.1), 1), exchange=Exchange(wait=0.5), module=models.mlp(2, 3)),
+        lambda: federation(
+            Hidden(FedMix(0.1), 1), exchange=Exchange(wait=0.5), module=models.mlp(2, 3)
+        ),
     ),
 ]
 
 TRAINING: list[tuple[str, Call]] = [
-    ("training.clients_per_round=4 is more than the 3 clients of mine", lambda: federation(training=Training(4))),
+    (
+        "training.clients_per_round=4 is more than the 3 clients of mine",
+        lambda: federation(training=Training(4)),
+    ),
     ("training.clients_per_round=0 must be at least 1", lambda: Training(0)),
     ("training.clients_per_round=-1 must be at least 1", lambda: Training(-1)),
     ("training.epochs=0 must be at least 1", lambda: Training(1, epochs=0)),
@@ -169,44 +216,93 @@ TRAINING: list[tuple[str, Call]] = [
 ]
 
 DATA: list[tuple[str, Call]] = [
-    ("mine: training inputs are of type Endless; give an array or a tensor", lambda: arrays(x=Endless())),
-    ("mine: training inputs cannot be made an array of numbers", lambda: arrays(x=[[1.0, 2.0], [3.0]])),
-    ("mine: test labels are of type NoneType; give an array", lambda: arrays(test=(np.zeros((4, 2)), None))),
+    (
+        "mine: training inputs are of type Endless; give an array or a tensor",
+        lambda: arrays(x=Endless()),
+    ),
+    (
+        "mine: training inputs cannot be made an array of numbers",
+        lambda: arrays(x=[[1.0, 2.0], [3.0]]),
+    ),
+    (
+        "mine: test labels are of type NoneType; give an array",
+        lambda: arrays(test=(np.zeros((4, 2)), None)),
+    ),
     ("mine: `test` is not a pair; give", lambda: arrays(test=None)),
     ("mine: `clients` is of type int; give a list", lambda: arrays(clients=3)),
-    ("mine: training inputs hold NaN or infinity at row 4 .client 1.; clean the data first", lambda: arrays(x=at(NOT, 4, 1))),
-    ("mine: training inputs hold NaN or infinity at row 9 .client 2.", lambda: arrays(x=at(INFINITE, 9))),
-    ("mine: training inputs hold NaN or infinity at row 9 .client 2.", lambda: arrays(x=at(-INFINITE, 9, 0))),
+    (
+        "mine: training inputs hold NaN or infinity at row 4 .client 1.; clean the data first",
+        lambda: arrays(x=at(NOT, 4, 1)),
+    ),
+    (
+        "mine: training inputs hold NaN or infinity at row 9 .client 2.",
+        lambda: arrays(x=at(INFINITE, 9)),
+    ),
+    (
+        "mine: training inputs hold NaN or infinity at row 9 .client 2.",
+        lambda: arrays(x=at(-INFINITE, 9, 0)),
+    ),
     (
         "mine: training inputs hold NaN or infinity at row 11; clean",
         lambda: arrays(x=at(NOT, 11), clients=[[0, 1], [2, 3]]),
     ),
-    ("mine: test inputs hold NaN or infinity at row 7; clean", lambda: arrays(test=(at(NOT, 7), labelled(0, 0)))),
-    ("mine: training labels hold NaN or infinity at row 3 .client 1.", lambda: regression(y=at(NOT, 3)[:, :1])),
+    (
+        "mine: test inputs hold NaN or infinity at row 7; clean",
+        lambda: arrays(test=(at(NOT, 7), labelled(0, 0))),
+    ),
+    (
+        "mine: training labels hold NaN or infinity at row 3 .client 1.",
+        lambda: regression(y=at(NOT, 3)[:, :1]),
+    ),
     (
         "mine: training label 3 at row 8 .client 2. is outside 0..2; correct it or raise `classes`",
         lambda: arrays(y=labelled(3, 8)),
     ),
-    ("mine: training label -1 at row 0 .client 0. is outside 0..2", lambda: arrays(y=labelled(-1, 0))),
-    ("mine: test label 5 at row 2 is outside 0..2", lambda: arrays(test=(at(0), labelled(5, 2)))),
-    ("mine: training labels are float64; with `classes` they must be integers", lambda: arrays(y=np.zeros(12))),
-    ("mine: training targets have shape .12,.; regression needs .n, d.", lambda: regression(y=np.zeros(12))),
-    ("mine: training labels have shape .12, 1.", lambda: arrays(y=labelled(0, 0)[:, None])),
-    ("mine: training labels cannot be made an array of numbers", lambda: regression(y=np.full((12, 1), "yes"))),
-    ("mine: training inputs are a single number; give an array", lambda: arrays(x=np.float64(3))),
-    ("mine: test labels are a single number; give an array", lambda: arrays(test=(np.zeros((4, 2)), np.int64(1)))),
     (
-        "mine: training inputs are masked in places, and what is masked would be used; clean the data first",
+        "mine: training label -1 at row 0 .client 0. is outside 0..2",
+        lambda: arrays(y=labelled(-1, 0)),
+    ),
+    ("mine: test label 5 at row 2 is outside 0..2", lambda: arrays(test=(at(0), labelled(5, 2)))),
+    (
+        "mine: training labels are float64; with `classes` they must be integers",
+        lambda: arrays(y=np.zeros(12)),
+    ),
+    (
+        "mine: training targets have shape .12,.; regression needs .n, d.",
+        lambda: regression(y=np.zeros(12)),
+    ),
+    ("mine: training labels have shape .12, 1.", lambda: arrays(y=labelled(0, 0)[:, None])),
+    (
+        "mine: training labels cannot be made an array of numbers",
+        lambda: regression(y=np.full((12, 1), "yes")),
+    ),
+    ("mine: training inputs are a single number; give an array", lambda: arrays(x=np.float64(3))),
+    (
+        "mine: test labels are a single number; give an array",
+        lambda: arrays(test=(np.zeros((4, 2)), np.int64(1))),
+    ),
+    (
+        "mine: training inputs are masked in places, and what is masked would be used; clean the "
+        "data first",
         lambda: arrays(x=np.ma.masked_less(at(-1, 5), 0)),
     ),
     ("mine: classes=0 must be at least 1, and a whole number", lambda: arrays(classes=0)),
     ("mine: classes=2.5 must be at least 1, and a whole number", lambda: arrays(classes=2.5)),
     ("mine: classes='3' must be at least 1, and a whole number", lambda: arrays(classes="3")),
-    ("client 1: its rows are lists of different lengths; give one list", lambda: arrays(clients=[[0], [[1], [2, 3]]])),
-    ("mine: 12 training inputs but 11 labels; give one label per input", lambda: arrays(y=np.zeros(11, int))),
+    (
+        "client 1: its rows are lists of different lengths; give one list",
+        lambda: arrays(clients=[[0], [[1], [2, 3]]]),
+    ),
+    (
+        "mine: 12 training inputs but 11 labels; give one label per input",
+        lambda: arrays(y=np.zeros(11, int)),
+    ),
     ("mine: 4 test inputs but 3 labels", lambda: arrays(test=(np.zeros((4, 2)), np.zeros(3, int)))),
     ("mine: .*test", lambda: arrays(test=(np.zeros((0, 2)), np.zeros(0, int)))),
-    ("mine: test inputs have shape .5,. .*.2,.", lambda: arrays(test=(np.zeros((4, 5)), np.zeros(4, int)))),
+    (
+        "mine: test inputs have shape .5,. .*.2,.",
+        lambda: arrays(test=(np.zeros((4, 5)), np.zeros(4, int))),
+    ),
     ("mine: no clients; give the rows of at least one", lambda: arrays(clients=[])),
     (
         "mine: client 1 has no samples .2 such.; leave empty clients out or use fewer clients",
@@ -217,36 +313,61 @@ DATA: list[tuple[str, Call]] = [
     ("mine: client 1 names a row outside 0..11", lambda: arrays(clients=[[0], [3, -1], [1]])),
     ("client 0.*rows", lambda: arrays(clients=[[0.5, 1.5], [2]])),
     ("client 1.*rows", lambda: arrays(clients=[[0], np.arange(12) > 5])),
-    ("mine: client 1 names a test row outside 0..3", lambda: replace(arrays(), test_clients=Ragged.of([[0], [1, 4], [2]]))),
+    (
+        "mine: client 1 names a test row outside 0..3",
+        lambda: replace(arrays(), test_clients=Ragged.of([[0], [1, 4], [2]])),
+    ),
     (
         "mine: test_clients must give every one of the 3 clients",
         lambda: replace(arrays(), test_clients=Ragged.of([[0], [], [2]])),
     ),
-    ("mine: test_clients must give every one of the 3 clients", lambda: replace(arrays(), test_clients=Ragged.of([[0], [1]]))),
+    (
+        "mine: test_clients must give every one of the 3 clients",
+        lambda: replace(arrays(), test_clients=Ragged.of([[0], [1]])),
+    ),
     ("mine: there is no client 3; clients are 0..2", lambda: arrays().with_clients({3: [0]})),
     ("mine: client 1 has no samples", lambda: arrays().with_clients({1: []})),
     ("mine: client 0 names a row outside 0..11", lambda: arrays().with_clients({0: [99]})),
-    ("mine: client 0 names a row outside 0..11", lambda: list(federation(changes=lambda _: {0: [99]}).run(1))),
+    (
+        "mine: client 0 names a row outside 0..11",
+        lambda: list(federation(changes=lambda _: {0: [99]}).run(1)),
+    ),
 ]
 
 COMBINATIONS: list[tuple[str, Call]] = [
     ("`data` is of type Endless; make a FederatedData of it", lambda: federation(data=Endless())),  # type: ignore[arg-type]
     ("`objective` is the class FedMix; give an Objective, such as", lambda: federation(FedMix)),  # type: ignore[arg-type]
-    ("`training` is of type dict; give a Training, such as", lambda: federation(training={"lr": 1})),  # type: ignore[arg-type]
-    ("`loss` is of type CrossEntropyLoss; give a fedmix.core.losses.Loss", lambda: federation(loss=nn.CrossEntropyLoss())),
-    ("`exchange` is the class Exchange; give an Exchange, such as", lambda: federation(exchange=Exchange)),
     (
-        "GlobalMix needs raw samples of other clients and mine is private; FedMix and NaiveMix need means only",
+        "`training` is of type dict; give a Training, such as",
+        lambda: federation(training={"lr": 1}),  # type: ignore[arg-type]
+    ),
+    (
+        "`loss` is of type CrossEntropyLoss; give a fedmix.core.losses.Loss",
+        lambda: federation(loss=nn.CrossEntropyLoss()),
+    ),
+    (
+        "`exchange` is the class Exchange; give an Exchange, such as",
+        lambda: federation(exchange=Exchange),
+    ),
+    (
+        "GlobalMix needs raw samples of other clients and mine is private; FedMix and NaiveMix "
+        "need means only",
         lambda: federation(GlobalMix(lam=0.5), arrays(private=True)),
     ),
     (
         "GlobalMix needs raw samples",
         lambda: federation(GlobalMix(lam=0.5) + Proximal(0.1), arrays(private=True)),
     ),
-    ("engine 'fast' is unknown; choose 'vectorised' or 'sequential'", lambda: federation(engine="fast")),
+    (
+        "engine 'fast' is unknown; choose 'vectorised' or 'sequential'",
+        lambda: federation(engine="fast"),
+    ),
     ("chunk=0: at least one client must run at a time", lambda: federation(chunk=0)),
     ("device", lambda: federation(device="abacus")),
-    ("output has shape .2, 4. but the labels .2, 3.; give its last layer 3 outputs", lambda: federation(module=nn.Linear(2, 4))),
+    (
+        "output has shape .2, 4. but the labels .2, 3.; give its last layer 3 outputs",
+        lambda: federation(module=nn.Linear(2, 4)),
+    ),
     (
         "output has shape .2, 3. but the labels .2, 1.; give its last layer 1 outputs",
         lambda: federation(data=regression()),
@@ -254,7 +375,10 @@ COMBINATIONS: list[tuple[str, Call]] = [
     ("does not take inputs of shape .2, 2.", lambda: federation(module=nn.Linear(3, 3))),
     ("Needs: means='every' is unknown; choose one of batch, sample", lambda: Needs(means="every")),  # type: ignore[arg-type]
     # taken for "global", it would get past `private`
-    ("Needs: partner='Global' is unknown; choose one of local, global", lambda: Needs(partner="Global")),  # type: ignore[arg-type]
+    (
+        "Needs: partner='Global' is unknown; choose one of local, global",
+        lambda: Needs(partner="Global"),  # type: ignore[arg-type]
+    ),
     ("FedMix: lam=1.5 is outside", lambda: FedMix(1.5)),
     ("FedMix: lam=nan is outside", lambda: FedMix(NOT)),
     ("NaiveMix: lam=-0.1 is outside", lambda: NaiveMix(-0.1)),
@@ -270,12 +394,22 @@ COMBINATIONS: list[tuple[str, Call]] = [
 
 LABELS = np.repeat(np.arange(3), 4)
 PARTITIONS: list[tuple[str, Call]] = [
-    ("11 classes per client, but the data has 10; use 1..10", lambda: digits(classes_per_client=11)),
-    ("2000 clients for 1438 samples; use 1..1438 clients", lambda: digits(2000)),
-    ("4 clients with 2 classes each cannot hold all 10 classes; use at least 5 clients", lambda: digits(4)),
-    ("cannot be cut into .* shards; use fewer clients or fewer classes per client", lambda: digits(400, classes_per_client=5)),
     (
-        "alpha 1e-06 left one of 12 clients with fewer than 1 samples in .* draws; use a larger alpha, fewer clients",
+        "11 classes per client, but the data has 10; use 1..10",
+        lambda: digits(classes_per_client=11),
+    ),
+    ("2000 clients for 1438 samples; use 1..1438 clients", lambda: digits(2000)),
+    (
+        "4 clients with 2 classes each cannot hold all 10 classes; use at least 5 clients",
+        lambda: digits(4),
+    ),
+    (
+        "cannot be cut into .* shards; use fewer clients or fewer classes per client",
+        lambda: digits(400, classes_per_client=5),
+    ),
+    (
+        "alpha 1e-06 left one of 12 clients with fewer than 1 samples in .* draws; use a larger "
+        "alpha, fewer clients",
         lambda: partition.dirichlet(LABELS, 12, 1e-6, np.random.default_rng(0)),
     ),
     (
@@ -283,7 +417,10 @@ PARTITIONS: list[tuple[str, Call]] = [
         lambda: digits(partition="shard"),  # type: ignore[arg-type]
     ),
     ("partition 'dirichlet' needs `alpha`, such as 0.5", lambda: digits(partition="dirichlet")),
-    ("partition 'iid' does not use `alpha`; leave it out", lambda: cifar10(partition="iid", alpha=0.5, root="nowhere")),
+    (
+        "partition 'iid' does not use `alpha`; leave it out",
+        lambda: cifar10(partition="iid", alpha=0.5, root="nowhere"),
+    ),
     ("no normalisation 'foo'", lambda: cifar100(normalise="foo", root="nowhere")),  # type: ignore[arg-type]
     ("no normalisation 'foo'", lambda: femnist(normalise="foo", root="nowhere")),  # type: ignore[arg-type]
     ("data.clients=0 must be at least 1", lambda: cifar10(0, root="nowhere")),
@@ -305,7 +442,9 @@ def nothing_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def check(caught: BadInput) -> None:
-    """One sentence: one line, not a stack of them, with no full stop inside, and the exit code of bad input."""
+    """One sentence: one line, not a stack of them, with no full stop inside, and the exit code of
+    bad input.
+    """
     said = str(caught)
     assert caught.exit_code == 2
     assert "\n" not in said
@@ -313,7 +452,9 @@ def check(caught: BadInput) -> None:
     assert len(said) < 300
 
 
-@pytest.mark.parametrize(("words", "call"), ALL, ids=[f"{i:03}-{words[:50]}" for i, (words, _) in enumerate(ALL)])
+@pytest.mark.parametrize(
+    ("words", "call"), ALL, ids=[f"{i:03}-{words[:50]}" for i, (words, _) in enumerate(ALL)]
+)
 def test_bad_input_says_what_where_and_what_to_do(words: str, call: Call) -> None:
     with pytest.raises(BadInput, match=words) as caught:
         call()

@@ -40,13 +40,20 @@ def test_a_warning_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = warnings.formatwarning
     monkeypatch.setattr(warnings, "formatwarning", usual)  # to have it back
     assert fedmix(monkeypatch, "--version") == 0
-    assert warnings.formatwarning("going on without", FedmixWarning, __file__, 1) == "fedmix: going on without\n"
-    assert warnings.formatwarning("a", UserWarning, __file__, 1) == usual("a", UserWarning, __file__, 1)
+    assert (
+        warnings.formatwarning("going on without", FedmixWarning, __file__, 1)
+        == "fedmix: going on without\n"
+    )
+    assert warnings.formatwarning("a", UserWarning, __file__, 1) == usual(
+        "a", UserWarning, __file__, 1
+    )
 
 
 def test_letters_that_a_pipe_does_not_have() -> None:
     command = [sys.executable, "-m", "fedmix", "privacy", "--clip", "4", "--epsilon", "1"]
-    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    done = subprocess.run(
+        command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}
+    )
     assert done.returncode == 0, done.stderr
     assert b"? = 1" in done.stdout
 
@@ -54,10 +61,16 @@ def test_letters_that_a_pipe_does_not_have() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_result_that_finds_no_space(unbuffered: str) -> None:
-    command, env = [sys.executable, "-m", "fedmix", "data", "list", "--json"], os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    command, env = (
+        [sys.executable, "-m", "fedmix", "data", "list", "--json"],
+        os.environ | {"PYTHONUNBUFFERED": unbuffered},
+    )
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
-    assert done.stderr == "fedmix: no space is left where the result goes; free some and run the same again\n"
+    assert (
+        done.stderr
+        == "fedmix: no space is left where the result goes; free some and run the same again\n"
+    )
     assert done.returncode == 1
 
 
@@ -67,11 +80,19 @@ def test_a_reader_that_has_seen_enough() -> None:
     os.close(reading)
     with os.fdopen(writing, "w") as pipe:
         command = [sys.executable, "-m", "fedmix", "data", "list", "--json"]
-        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": ""})
+        done = subprocess.run(
+            command,
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": ""},
+        )
     assert (done.stderr, done.returncode) == ("", 1)
 
 
-def test_a_place_for_no_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_for_no_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", "/proc/nowhere") == 2
     assert "cannot be written (" in capsys.readouterr().err
 
@@ -79,13 +100,18 @@ def test_a_place_for_no_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def test_run_prints_a_table_and_leaves_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fedmix(monkeypatch, "run", "digits", "--algorithm", "naivemix", *SMALL, "--out", tmp_path) == 0
+    assert (
+        fedmix(monkeypatch, "run", "digits", "--algorithm", "naivemix", *SMALL, "--out", tmp_path)
+        == 0
+    )
     out, err = capsys.readouterr()
     [folder] = tmp_path.iterdir()
     assert folder.name.startswith("digits-naivemix-s0-")
     assert "naivemix" in out
     assert str(folder) in out.replace("\n", "")
-    assert re.search(r"digits naivemix seed 0  round 2/2  accuracy .* %  loss [\d.]+  [\d.]+ clients/s", err)
+    assert re.search(
+        r"digits naivemix seed 0  round 2/2  accuracy .* %  loss [\d.]+  [\d.]+ clients/s", err
+    )
     assert "\x1b[" not in err
 
 
@@ -129,17 +155,32 @@ def test_a_failed_run_loses_none_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The middle one diverges at once; it is told at the end, and the others have finished."""
-    args = ["run", "digits", *SMALL, "--set", "training.lr=0.01,1e30,0.02", "--out", tmp_path, "--quiet"]
+    args = [
+        "run",
+        "digits",
+        *SMALL,
+        "--set",
+        "training.lr=0.01,1e30,0.02",
+        "--out",
+        tmp_path,
+        "--quiet",
+    ]
     assert fedmix(monkeypatch, *args) == 1
     _, err = capsys.readouterr()
-    assert re.search(r"1 of 3 runs failed: digits-fedmix-s0-\w+: round 1, client \d+, step \d+: the loss is NaN or infinite", err)
+    assert re.search(
+        r"1 of 3 runs failed: digits-fedmix-s0-\w+: round 1, client \d+, step \d+: the loss is "
+        r"NaN or infinite",
+        err,
+    )
     assert len(list(tmp_path.glob("*/summary.json"))) == 2
 
 
 def test_compare_writes_what_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = [a for kind in ("png", "svg", "csv", "html") for a in (f"--{kind}", tmp_path / f"it.{kind}")]
+    files = [
+        a for kind in ("png", "svg", "csv", "html") for a in (f"--{kind}", tmp_path / f"it.{kind}")
+    ]
     args = [
         "compare",
         "digits",
@@ -162,7 +203,9 @@ def test_compare_writes_what_is_asked_for(
     assert len((tmp_path / "it.csv").read_text().splitlines()) == 3
     assert "</html>" in (tmp_path / "it.html").read_text()
     again = [a for kind in ("svg", "csv") for a in (f"--{kind}", tmp_path / f"again.{kind}")]
-    assert fedmix(monkeypatch, "report", tmp_path / "runs", "-o", tmp_path / "again.html", *again) == 0
+    assert (
+        fedmix(monkeypatch, "report", tmp_path / "runs", "-o", tmp_path / "again.html", *again) == 0
+    )
     assert (tmp_path / "again.html").stat().st_size > 10_000
     for kind in ("svg", "csv"):
         assert (tmp_path / f"again.{kind}").read_text() == (tmp_path / f"it.{kind}").read_text()
@@ -172,9 +215,22 @@ def test_compare_sets_what_an_algorithm_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """λ and the exchange are FedMix's alone: FedAvg runs once, FedMix for each value."""
-    args = ["--algorithms", "fedavg,fedmix", "--seeds", "1", "--set", "objective.lam=0.1,0.2", "--set", "exchange.noise=0.1"]
+    args = [
+        "--algorithms",
+        "fedavg,fedmix",
+        "--seeds",
+        "1",
+        "--set",
+        "objective.lam=0.1,0.2",
+        "--set",
+        "exchange.noise=0.1",
+    ]
     assert fedmix(monkeypatch, "compare", "digits", *args, *SMALL, "--out", tmp_path, "--json") == 0
-    assert sorted(Path(f).name.split("-")[1] for f in json.loads(capsys.readouterr().out)) == ["fedavg", "fedmix", "fedmix"]
+    assert sorted(Path(f).name.split("-")[1] for f in json.loads(capsys.readouterr().out)) == [
+        "fedavg",
+        "fedmix",
+        "fedmix",
+    ]
 
 
 def test_compare_keeps_what_a_file_says_of_the_exchange(
@@ -197,7 +253,10 @@ def test_compare_keeps_what_a_file_says_of_the_exchange(
         tmp_path / "t.csv",
     ]
     assert fedmix(monkeypatch, "compare", mine, *args) == 0
-    specs = {Path(f).name.split("-")[1]: (Path(f) / "experiment.toml").read_text() for f in json.loads(capsys.readouterr().out)}
+    specs = {
+        Path(f).name.split("-")[1]: (Path(f) / "experiment.toml").read_text()
+        for f in json.loads(capsys.readouterr().out)
+    }
     assert "noise" not in specs["fedavg"]
     assert all("m = 8" in specs[a] and "noise = 0.05" in specs[a] for a in ("naivemix", "fedmix"))
     assert "lam = 0.3" in specs["fedmix"]
@@ -212,9 +271,21 @@ def test_another_name_brings_other_fields(
     assert "digits-naivemix-" in folder
 
 
-def test_none_takes_a_setting_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_none_takes_a_setting_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Global Mixup's preset draws λ from Beta(alpha, alpha), which does not go with a fixed one."""
-    args = ["run", "digits", "--algorithm", "globalmix", "--set", "objective.lam=0.2", *SMALL, "--out", tmp_path]
+    args = [
+        "run",
+        "digits",
+        "--algorithm",
+        "globalmix",
+        "--set",
+        "objective.lam=0.2",
+        *SMALL,
+        "--out",
+        tmp_path,
+    ]
     assert fedmix(monkeypatch, *args, "--set", "objective.alpha=none", "--json") == 0
     [folder] = json.loads(capsys.readouterr().out)
     spec = (Path(folder) / "experiment.toml").read_text()
@@ -225,15 +296,24 @@ def test_none_takes_a_setting_away(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_tensorboard_gets_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", tmp_path, "--quiet", "--tensorboard") == 0
+    assert (
+        fedmix(monkeypatch, "run", "digits", *SMALL, "--out", tmp_path, "--quiet", "--tensorboard")
+        == 0
+    )
     [folder] = tmp_path.iterdir()
     code = (
-        "import sys; from tensorboard.backend.event_processing.event_accumulator import EventAccumulator as E; "
-        "e = E(sys.argv[1]); e.Reload(); print([(s.step, round(s.value, 4)) for s in e.Scalars('accuracy')])"
+        "import sys; from tensorboard.backend.event_processing.event_accumulator import "
+        "EventAccumulator as E; "
+        "e = E(sys.argv[1]); e.Reload(); print([(s.step, round(s.value, 4)) for s in "
+        "e.Scalars('accuracy')])"
     )
-    done = subprocess.run([sys.executable, "-c", code, folder / "tensorboard"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, folder / "tensorboard"], capture_output=True, text=True
+    )
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert done.stdout.strip() == str([(line["round"], round(line["accuracy"], 4)) for line in lines]), done.stderr
+    assert done.stdout.strip() == str(
+        [(line["round"], round(line["accuracy"], 4)) for line in lines]
+    ), done.stderr
 
 
 def test_tensorboard_writes_nothing_without_a_round(
@@ -249,7 +329,9 @@ def test_tensorboard_writes_nothing_without_a_round(
     assert len(list(tmp_path.glob("digits-*/tensorboard/*"))) == 1
 
 
-def test_resume_adds_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_adds_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """To one run once, however often its folder is named, and whatever it is called."""
     assert fedmix(monkeypatch, "run", "digits", *SMALL, "--out", tmp_path, "--json") == 0
     [folder] = tmp_path.iterdir()
@@ -257,11 +339,18 @@ def test_resume_adds_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert fedmix(monkeypatch, "resume", folder, "--rounds", "3", "--json") == 0
     assert json.loads(capsys.readouterr().out)[str(folder)]["rounds"] == 3
     again = folder.parent / ".." / tmp_path.name / folder.name
-    assert fedmix(monkeypatch, "resume", again, folder, folder, "--rounds", "4", "--json", "--jobs", "2") == 0
+    assert (
+        fedmix(
+            monkeypatch, "resume", again, folder, folder, "--rounds", "4", "--json", "--jobs", "2"
+        )
+        == 0
+    )
     assert [done["rounds"] for done in json.loads(capsys.readouterr().out).values()] == [4]
 
 
-def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(
         'rounds = 2\nseed = 3\n[data]\nname = "diabetes"\n[model]\nname = "mlp"\n[objective]\nname = "fedmix"\nlam = 0.1\n'
@@ -270,8 +359,25 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert fedmix(monkeypatch, "run", mine, "--out", tmp_path / "runs", "--json") == 0
     [summary] = json.loads(capsys.readouterr().out).values()
     assert summary["score_name"] == "mse"
-    assert fedmix(monkeypatch, "run", mine, "--seed", "5", "--seeds", "2", "--out", tmp_path / "other", "--json") == 0
-    assert sorted(Path(f).name.split("-")[2] for f in json.loads(capsys.readouterr().out)) == ["s5", "s6"]
+    assert (
+        fedmix(
+            monkeypatch,
+            "run",
+            mine,
+            "--seed",
+            "5",
+            "--seeds",
+            "2",
+            "--out",
+            tmp_path / "other",
+            "--json",
+        )
+        == 0
+    )
+    assert sorted(Path(f).name.split("-")[2] for f in json.loads(capsys.readouterr().out)) == [
+        "s5",
+        "s6",
+    ]
 
 
 UNFINISHED = (
@@ -281,33 +387,88 @@ UNFINISHED = (
 
 
 def test_a_file_is_validated_with_what_is_set(tmp_path: Path) -> None:
-    """The file lacks an objective's name and has no rounds; both are given, and one of its own values is swept."""
+    """The file lacks an objective's name and has no rounds; both are given, and one of its own
+    values is swept.
+    """
     mine = tmp_path / "mine.toml"
     mine.write_text(UNFINISHED)
-    found = experiments(str(mine), [None], None, None, 2, ["rounds=2", "objective.name=fedmix", "training.clients_per_round=3,4"])
-    told = [(e.rounds, e.objective.lam, e.objective.scale, e.training.clients_per_round, e.seed) for e in found]
+    found = experiments(
+        str(mine),
+        [None],
+        None,
+        None,
+        2,
+        ["rounds=2", "objective.name=fedmix", "training.clients_per_round=3,4"],
+    )
+    told = [
+        (e.rounds, e.objective.lam, e.objective.scale, e.training.clients_per_round, e.seed)
+        for e in found
+    ]
     assert told == [(2, 0.3, "algorithm", k, seed) for k in (3, 4) for seed in (3, 4)]
-    swept = experiments("digits", [None], 2, None, 1, ["objective.name=fedavg,fedmix", "objective.lam=0.2"])
+    swept = experiments(
+        "digits", [None], 2, None, 1, ["objective.name=fedavg,fedmix", "objective.lam=0.2"]
+    )
     assert [one.algorithm for one in swept] == ["fedavg", "fedmix"]
-    both = experiments(str(mine), ["fedavg", "naivemix"], 2, None, 1, ["objective.lam=0.2", "exchange.m=5"])
-    assert [(e.algorithm, e.exchange and e.exchange.m) for e in both] == [("fedavg", None), ("naivemix", 5)]
+    both = experiments(
+        str(mine), ["fedavg", "naivemix"], 2, None, 1, ["objective.lam=0.2", "exchange.m=5"]
+    )
+    assert [(e.algorithm, e.exchange and e.exchange.m) for e in both] == [
+        ("fedavg", None),
+        ("naivemix", 5),
+    ]
 
 
 @pytest.mark.parametrize(
     ("settings", "rounds", "said"),
     [
-        (["objective.name=fedmix"], None, "mine.toml: rounds=0 should be greater than or equal to 1"),
-        (["objective.name=fedmix"], -1, "command line: rounds=-1 should be greater than or equal to 1"),
-        (["objective.name=fedmix", "data.clients=x"], None, "--set: data.clients='x' should be .*; mine.toml: rounds=0 should"),
-        (["objective.name=fedmix", "training.lr=0.0"], 1, "--set: training.lr=0.0 must be positive"),
-        (["objective.name=fedmix", "objective.lam=2.0"], 1, "mine.toml with --set and command line: .*lam=2.0 is outside"),
-        (["training.epochs=2"], 1, "mine.toml with --set and command line: objective.name is missing"),
-        (["objective.name=fedmx"], 1, "--set: objective.name='fedmx' is unknown; did you mean fedmix?"),
-        (["rounds.x=1", "objective.name=fedmix"], None, "rounds.x: rounds is a value, not a section"),
+        (
+            ["objective.name=fedmix"],
+            None,
+            "mine.toml: rounds=0 should be greater than or equal to 1",
+        ),
+        (
+            ["objective.name=fedmix"],
+            -1,
+            "command line: rounds=-1 should be greater than or equal to 1",
+        ),
+        (
+            ["objective.name=fedmix", "data.clients=x"],
+            None,
+            "--set: data.clients='x' should be .*; mine.toml: rounds=0 should",
+        ),
+        (
+            ["objective.name=fedmix", "training.lr=0.0"],
+            1,
+            "--set: training.lr=0.0 must be positive",
+        ),
+        (
+            ["objective.name=fedmix", "objective.lam=2.0"],
+            1,
+            "mine.toml with --set and command line: .*lam=2.0 is outside",
+        ),
+        (
+            ["training.epochs=2"],
+            1,
+            "mine.toml with --set and command line: objective.name is missing",
+        ),
+        (
+            ["objective.name=fedmx"],
+            1,
+            "--set: objective.name='fedmx' is unknown; did you mean fedmix?",
+        ),
+        (
+            ["rounds.x=1", "objective.name=fedmix"],
+            None,
+            "rounds.x: rounds is a value, not a section",
+        ),
     ],
 )
 def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
-    settings: list[str], rounds: int | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: list[str],
+    rounds: int | None,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(UNFINISHED)
@@ -319,61 +480,155 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
     ("args", "said"),
     [
         (["run", "mnist"], "preset 'mnist' is unknown; choose one of digits"),
-        (["data", "show", "diabetes"], "shakespeare, or give a file with [data] name = 'diabetes'"),  # which `data list` names
+        (
+            ["data", "show", "diabetes"],
+            "shakespeare, or give a file with [data] name = 'diabetes'",
+        ),  # which `data list` names
         (["run", "digits", "--algorithm", "fedsgd"], "algorithm 'fedsgd' is unknown"),
-        (["run", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
-        (["run", "digits", "--set", "foo.bar=3"], "--set: foo.bar=3 is not a setting; known are data, model"),
+        (
+            ["run", "digits", "--set", "objective.lamb=1"],
+            "objective.lamb=1 is not a setting; did you mean lam?",
+        ),
+        (
+            ["run", "digits", "--set", "foo.bar=3"],
+            "--set: foo.bar=3 is not a setting; known are data, model",
+        ),
         (
             ["run", "digits", "--algorithm", "globalmix", "--set", "objective.lam=0.05"],
             "or a fixed lam; objective.alpha=none (alpha=None in Python) takes the drawn one away",
         ),
         (["run", "digits", "--set", "lam"], "is not KEY=VALUE"),
         (["run", "digits", "--seeds", "0"], "--seeds 0: at least one"),
-        (["run", "digits", "--set", "training.clients_per_round=50"], "is more than the 20 clients"),
-        (["run", "digits", "--set", "training.clients_per_round=50,60"], "clients_per_round=50 is more than the 20 clients"),
-        (["run", "digits", "--set", "training.clients_per_round=5,50"], "clients_per_round=50 is more than the 20 clients"),
-        (["run", "cifar10", "--set", "data.normalise=foo"], "--set: data.normalise='foo' should be 'standard' or 'unit'"),
-        (["run", "cifar10", "--set", "data.partition=wild", "--data", "nowhere"], "--set: data.partition='wild' should be"),
-        (["run", "digits", "--set", "exchange.cutoff=1000"], "exchange.cutoff=1000 leaves no client"),
-        (["run", "digits", "--device", "gpu"], " ...); choose 'cpu', or 'cuda' where there is a GPU"),
+        (
+            ["run", "digits", "--set", "training.clients_per_round=50"],
+            "is more than the 20 clients",
+        ),
+        (
+            ["run", "digits", "--set", "training.clients_per_round=50,60"],
+            "clients_per_round=50 is more than the 20 clients",
+        ),
+        (
+            ["run", "digits", "--set", "training.clients_per_round=5,50"],
+            "clients_per_round=50 is more than the 20 clients",
+        ),
+        (
+            ["run", "cifar10", "--set", "data.normalise=foo"],
+            "--set: data.normalise='foo' should be 'standard' or 'unit'",
+        ),
+        (
+            ["run", "cifar10", "--set", "data.partition=wild", "--data", "nowhere"],
+            "--set: data.partition='wild' should be",
+        ),
+        (
+            ["run", "digits", "--set", "exchange.cutoff=1000"],
+            "exchange.cutoff=1000 leaves no client",
+        ),
+        (
+            ["run", "digits", "--device", "gpu"],
+            " ...); choose 'cpu', or 'cuda' where there is a GPU",
+        ),
         (["run", "digits", "--device", "tpu"], "device 'tpu' cannot be used"),
         (["run", "digits", "--device", "meta"], "device 'meta' cannot be used"),
-        (["run", "digits", "--engine", "fast"], "engine.name='fast' should be 'vectorised' or 'sequential'"),
+        (
+            ["run", "digits", "--engine", "fast"],
+            "engine.name='fast' should be 'vectorised' or 'sequential'",
+        ),
         (["run", "gone.toml"], "gone.toml cannot be read"),
         (["resume", "nowhere"], "nowhere holds no run"),
         (["resume", "circle"], "circle holds no run"),
         (["report", "nowhere"], "nowhere"),
-        (["compare", "digits", "--set", "objective.lamb=1"], "objective.lamb=1 is not a setting; did you mean lam?"),
-        (["compare", "digits", "--png", "gone/a.png"], "gone/a.png cannot be written: there is no folder gone"),
-        (["compare", "digits", "--png", "a.pdf"], "a.pdf: a picture can be written as .png or .svg"),
-        (["privacy", "--clip", "4", "--epsilon", "1", "--png", "a.pdf"], "a.pdf: a picture can be written as .png or .svg"),
-        (["report", "nowhere", "--png", "a.svg"], "a.svg: --png writes a picture that ends in .png"),
-        (["report", "nowhere", "--svg", "a.png"], "a.png: --svg writes a picture that ends in .svg"),
-        (["compare", "digits", "--rounds", "1", "--html", "a.PNG"], "a.PNG: what is written there is no picture"),
+        (
+            ["compare", "digits", "--set", "objective.lamb=1"],
+            "objective.lamb=1 is not a setting; did you mean lam?",
+        ),
+        (
+            ["compare", "digits", "--png", "gone/a.png"],
+            "gone/a.png cannot be written: there is no folder gone",
+        ),
+        (
+            ["compare", "digits", "--png", "a.pdf"],
+            "a.pdf: a picture can be written as .png or .svg",
+        ),
+        (
+            ["privacy", "--clip", "4", "--epsilon", "1", "--png", "a.pdf"],
+            "a.pdf: a picture can be written as .png or .svg",
+        ),
+        (
+            ["report", "nowhere", "--png", "a.svg"],
+            "a.svg: --png writes a picture that ends in .png",
+        ),
+        (
+            ["report", "nowhere", "--svg", "a.png"],
+            "a.png: --svg writes a picture that ends in .svg",
+        ),
+        (
+            ["compare", "digits", "--rounds", "1", "--html", "a.PNG"],
+            "a.PNG: what is written there is no picture",
+        ),
         (["report", "nowhere", "--csv", "a.svg"], "a.svg: what is written there is no picture"),
         (["report", "nowhere", "--csv", "report.html"], "report.html is to be written twice"),
         (["report", "nowhere", "--csv", "a", "--output", "here/a"], "a is to be written twice"),
         (["compare", "digits", "--html", "."], ". cannot be written: it is a folder; name a file"),
         (["compare", "digits", "--algorithms", ","], "--algorithms names none"),
-        (["run", "digits", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "--set objective.lam is given twice"),
-        (["run", "digits", "--set", "engine.processes=1,2"], "--set: engine.processes=1 and engine.processes=2 are the same run"),
-        (["run", "digits", "--set", "objective.name=fedmix,fedmix"], "objective.name=fedmix are the same run (fedmix)"),
-        (["run", "digits", "--set", "objective.lam=0.1,0.10"], "--set: objective.lam=0.1 and objective.lam=0.1 are the same run"),
-        (["data", "show", "digits", "--set", "data.clients=5,6"], "--set data.clients has several values"),
-        (["federation", "run", "digits", "--set", "training.lr=0.1,0.2"], "--set training.lr has several values"),
-        (["run", "digits", "--seeds", "2", "--set", "seed=5"], "--set seed and --seeds contradict each other"),
-        (["run", "digits", "--set", "objective.mu=inf"], "objective.mu=inf should be a finite number"),
-        (["run", "shakespeare", "--set", "model.hidden=-1", "--data", "nowhere"], "there are no parquet files"),
+        (
+            ["run", "digits", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"],
+            "--set objective.lam is given twice",
+        ),
+        (
+            ["run", "digits", "--set", "engine.processes=1,2"],
+            "--set: engine.processes=1 and engine.processes=2 are the same run",
+        ),
+        (
+            ["run", "digits", "--set", "objective.name=fedmix,fedmix"],
+            "objective.name=fedmix are the same run (fedmix)",
+        ),
+        (
+            ["run", "digits", "--set", "objective.lam=0.1,0.10"],
+            "--set: objective.lam=0.1 and objective.lam=0.1 are the same run",
+        ),
+        (
+            ["data", "show", "digits", "--set", "data.clients=5,6"],
+            "--set data.clients has several values",
+        ),
+        (
+            ["federation", "run", "digits", "--set", "training.lr=0.1,0.2"],
+            "--set training.lr has several values",
+        ),
+        (
+            ["run", "digits", "--seeds", "2", "--set", "seed=5"],
+            "--set seed and --seeds contradict each other",
+        ),
+        (
+            ["run", "digits", "--set", "objective.mu=inf"],
+            "objective.mu=inf should be a finite number",
+        ),
+        (
+            ["run", "shakespeare", "--set", "model.hidden=-1", "--data", "nowhere"],
+            "there are no parquet files",
+        ),
         (["data", "fetch", "mnist"], "data 'mnist' is unknown"),
-        (["data", "fetch", "own", "--data", "."], "[data] name='own' stands for samples that every client loads by itself"),
-        (["federation", "keys", "circle"], "circle cannot be written (File exists); choose another folder"),
+        (
+            ["data", "fetch", "own", "--data", "."],
+            "[data] name='own' stands for samples that every client loads by itself",
+        ),
+        (
+            ["federation", "keys", "circle"],
+            "circle cannot be written (File exists); choose another folder",
+        ),
         (["run", "cifar10", "--data", "nowhere"], "there are no parquet files in"),
         (["run", "cifar10", "--data", "nowhere", "--seeds", "2"], "there are no parquet files in"),
-        (["run", "cifar10", "--data", "nowhere", "--seeds", "2", "--jobs", "2"], "there are no parquet files in"),
+        (
+            ["run", "cifar10", "--data", "nowhere", "--seeds", "2", "--jobs", "2"],
+            "there are no parquet files in",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(
-    args: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    args: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("circle").symlink_to("circle")
@@ -389,7 +644,14 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
 
 def test_data_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fedmix(monkeypatch, "data", "list", "--json") == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"digits", "diabetes", "cifar10", "cifar100", "femnist", "shakespeare"}
+    assert set(json.loads(capsys.readouterr().out)) == {
+        "digits",
+        "diabetes",
+        "cifar10",
+        "cifar100",
+        "femnist",
+        "shakespeare",
+    }
     assert fedmix(monkeypatch, "data", "fetch", "digits") == 0
     assert "digits: " in capsys.readouterr().out
     assert fedmix(monkeypatch, "data", "show", "digits", "--json") == 0
@@ -401,9 +663,21 @@ def test_data_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize(
     "command",
-    [["run"], ["compare"], ["reproduce"], ["resume"], ["report"], ["data", "list"], ["data", "fetch"], ["data", "show"], []],
+    [
+        ["run"],
+        ["compare"],
+        ["reproduce"],
+        ["resume"],
+        ["report"],
+        ["data", "list"],
+        ["data", "fetch"],
+        ["data", "show"],
+        [],
+    ],
 )
-def test_help_holds_an_example(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_holds_an_example(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert fedmix(monkeypatch, *command, "--help") == 0
     assert "Example:" in capsys.readouterr().out
 
@@ -423,12 +697,31 @@ def test_help_starts_without_torch() -> None:
 @pytest.mark.parametrize("plain", [True, False])
 def test_a_terminal_gets_a_live_bar_and_no_color_is_respected(plain: bool, tmp_path: Path) -> None:
     """On a real (pseudo) terminal: the bar moves, and NO_COLOR leaves no colour codes."""
-    env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CI")} | {"TERM": "xterm-256color", "COLUMNS": "140"}
+    env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CI")} | {
+        "TERM": "xterm-256color",
+        "COLUMNS": "140",
+    }
     if plain:
         env["NO_COLOR"] = "1"
     ours, theirs = pty.openpty()
-    settings = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.clients=10"]  # long enough to be seen
-    command = [sys.executable, "-m", "fedmix.cli.app", "run", "digits", *settings, "--out", str(tmp_path)]
+    settings = [
+        "--rounds",
+        "2",
+        "--set",
+        "training.epochs=1",
+        "--set",
+        "data.clients=10",
+    ]  # long enough to be seen
+    command = [
+        sys.executable,
+        "-m",
+        "fedmix.cli.app",
+        "run",
+        "digits",
+        *settings,
+        "--out",
+        str(tmp_path),
+    ]
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=env) as process:
         os.close(theirs)
         seen, end = b"", time.monotonic() + 120
@@ -448,8 +741,12 @@ def test_a_terminal_gets_a_live_bar_and_no_color_is_respected(plain: bool, tmp_p
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]", text)) is not plain
 
 
-def test_privacy_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Means of 50 with a bound of 4: Δ = 8/50. ε = 1 at δ = 1e-5 takes 3.7306 deviations (Balle & Wang 2018)."""
+def test_privacy_both_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Means of 50 with a bound of 4: Δ = 8/50. ε = 1 at δ = 1e-5 takes 3.7306 deviations (Balle &
+    Wang 2018).
+    """
     given = ["privacy", "--n", 50, "--clip", 4, "--json"]
     assert fedmix(monkeypatch, *given, "--epsilon", 1) == 0
     found = json.loads(capsys.readouterr().out)
@@ -460,32 +757,61 @@ def test_privacy_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     back = json.loads(capsys.readouterr().out)
     assert back["epsilon"]["one sample replaced"] > 10
     assert "exchange.m='all' only" in back["none"]["one client replaced"]
-    assert fedmix(monkeypatch, "privacy", "--clip", 4, "--label-clip", 1, "--epsilon", 8, "--png", tmp_path / "means.png") == 0
+    assert (
+        fedmix(
+            monkeypatch,
+            "privacy",
+            "--clip",
+            4,
+            "--label-clip",
+            1,
+            "--epsilon",
+            8,
+            "--png",
+            tmp_path / "means.png",
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert re.search(r"needed: exchange.noise=0\.\d+, exchange.label_noise=0\.\d+", said)
     assert said.count("▓") > 20
     assert (tmp_path / "means.png").read_bytes().startswith(b"\x89PNG")
-    assert fedmix(monkeypatch, "privacy", "--clip", 4, "--epsilon", 8, "--png", tmp_path / "means.svg") == 0
+    assert (
+        fedmix(monkeypatch, "privacy", "--clip", 4, "--epsilon", 8, "--png", tmp_path / "means.svg")
+        == 0
+    )
     assert (tmp_path / "means.svg").read_bytes().startswith(b"<?xml")
 
 
-def test_the_noise_needed_is_rounded_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """3.73063 deviations of 8/50 are 0.596901, to be copied with four digits: 0.5969 would give an ε above 1."""
+def test_the_noise_needed_is_rounded_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """3.73063 deviations of 8/50 are 0.596901, to be copied with four digits: 0.5969 would give an
+    ε above 1.
+    """
     assert fedmix(monkeypatch, "privacy", "--n", 50, "--clip", 4, "--epsilon", 1) == 0
     said = capsys.readouterr().out
     assert "exchange.noise=0.597\n" in said
     assert "at most Δ = 0.16\n" in said
 
 
-def test_privacy_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_privacy_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its exchange counts, and options count more; what sends no means of samples is refused."""
-    path, chosen = tmp_path / "mine.toml", experiment("digits", "fedmix").with_settings({"exchange.clip": 4.0, "exchange.m": 10})
+    path, chosen = (
+        tmp_path / "mine.toml",
+        experiment("digits", "fedmix").with_settings({"exchange.clip": 4.0, "exchange.m": 10}),
+    )
     path.write_text(chosen.with_settings({"exchange.noise": 2.0}).toml())
     found = []
     for more in ([], ["--sigma", 1]):
         assert fedmix(monkeypatch, "privacy", path, "--json", *more) == 0
         found.append(json.loads(capsys.readouterr().out))
-    assert [(one["m"], one["clip"], one["noise"]) for one in found] == [(10, 4.0, 2.0), (10, 4.0, 1.0)]
+    assert [(one["m"], one["clip"], one["noise"]) for one in found] == [
+        (10, 4.0, 2.0),
+        (10, 4.0, 1.0),
+    ]
     for other, said in (
         (chosen.with_settings({"exchange.source": "noise"}), "exchange.source='noise'"),
         (experiment("digits", "hidden-fedmix"), "hidden states"),
@@ -507,7 +833,10 @@ def test_privacy_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     ],
 )
 def test_privacy_refuses(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: list[object], said: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    args: list[object],
+    said: str,
 ) -> None:
     assert fedmix(monkeypatch, "privacy", "--n", 50, *args) == 2
     assert said in capsys.readouterr().err

@@ -28,19 +28,35 @@ FOLDER = "runs/digits-fedmix-s0-1a2b3c4d5e"  # stands for the folder of a run
 
 def shell_lines() -> list[str]:
     """Every line of a shell block that calls fedmix, in the order of the pages."""
-    blocks = [block for page in PAGES for block in re.findall(r"```(?:sh|console)\n(.*?)```", page.read_text(), re.S)]
+    blocks = [
+        block
+        for page in PAGES
+        for block in re.findall(r"```(?:sh|console)\n(.*?)```", page.read_text(), re.S)
+    ]
     return [line for block in blocks for line in block.splitlines() if line.startswith("fedmix ")]
 
 
 LINES = shell_lines()
-SMALL = [line for line in LINES if line.split()[1] in ("run", "compare") and line.split()[2] in ("digits", "mine.toml")]
+SMALL = [
+    line
+    for line in LINES
+    if line.split()[1] in ("run", "compare") and line.split()[2] in ("digits", "mine.toml")
+]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],  # --quiet would also silence strict
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--site-dir",
+            folder,
+        ],  # --quiet would also silence strict
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -59,7 +75,9 @@ def test_every_page_is_built(site: Path) -> None:
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     for page in site.glob("*.html"):
-        assert not re.search(r"""(?:src|href|url)\s*[=(]\s*["']?(?:https?:)?//""", page.read_text()), page.name
+        assert not re.search(
+            r"""(?:src|href|url)\s*[=(]\s*["']?(?:https?:)?//""", page.read_text()
+        ), page.name
 
 
 def test_settings_page_has_every_setting_where_it_belongs(site: Path) -> None:
@@ -81,7 +99,18 @@ def test_settings_page_has_every_setting_where_it_belongs(site: Path) -> None:
 
 def test_there_are_commands_to_test() -> None:
     assert len(SMALL) >= 7
-    kinds = {"run", "compare", "reproduce", "resume", "report", "data", "bench", "federation", "privacy", "audit"}
+    kinds = {
+        "run",
+        "compare",
+        "reproduce",
+        "resume",
+        "report",
+        "data",
+        "bench",
+        "federation",
+        "privacy",
+        "audit",
+    }
     assert {line.split()[1] for line in LINES} == kinds
 
 
@@ -96,7 +125,9 @@ def test_commands_parse(line: str) -> None:
     command.make_context(name, args)  # raises on an unknown option or a missing argument
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line.split()[1] == "reproduce" and "--list" not in line])
+@pytest.mark.parametrize(
+    "line", [line for line in LINES if line.split()[1] == "reproduce" and "--list" not in line]
+)
 def test_commands_of_tables_are_valid(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything up to the training."""
     asked: list[Study] = []
@@ -111,7 +142,9 @@ def test_every_table_is_listed(site: Path) -> None:
         assert f"<code>{table.name}</code><br>{table.source}" in text
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line.split()[1] in ("run", "compare") and line not in SMALL])
+@pytest.mark.parametrize(
+    "line", [line for line in LINES if line.split()[1] in ("run", "compare") and line not in SMALL]
+)
 def test_commands_on_large_data_are_valid(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything up to the training."""
     asked: list[Run] = []
@@ -128,11 +161,19 @@ def test_commands_on_large_data_are_valid(line: str, monkeypatch: pytest.MonkeyP
 def test_commands_on_digits_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order in which a reader meets them, with a single round and less data."""
     monkeypatch.chdir(tmp_path)
-    [text] = re.findall(r"```toml\n(# mine.toml\n.*?)```", (ROOT / "docs" / "first-run.md").read_text(), re.S)
+    [text] = re.findall(
+        r"```toml\n(# mine.toml\n.*?)```", (ROOT / "docs" / "first-run.md").read_text(), re.S
+    )
     Path("mine.toml").write_text(text)
-    shown = [line for line in LINES if line.split()[1:3] == ["data", "list"] or line.split()[1:4] == ["data", "show", "digits"]]
+    shown = [
+        line
+        for line in LINES
+        if line.split()[1:3] == ["data", "list"] or line.split()[1:4] == ["data", "show", "digits"]
+    ]
     for line in [f"{line} --rounds 1 --set data.local_share=0.4" for line in SMALL] + shown:
-        assert CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).exit_code == 0, line
+        assert (
+            CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).exit_code == 0
+        ), line
     assert all(Path(name).stat().st_size for name in ("curves.png", "table.csv", "report.html"))
 
     run = next(Path("runs").glob("digits-fedmix-s0-*"))

@@ -22,7 +22,9 @@ def test_demo_prints_a_table_and_draws_a_picture(tmp_path: Path) -> None:
     """In a process of its own, since it starts others."""
     command = [sys.executable, str(EXAMPLES / "demo.py"), "--rounds", "2", "--seeds", "1"]
     environment = {**os.environ, "COLUMNS": "100"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, timeout=300, env=environment
+    )
     assert done.returncode == 0, done.stderr
     assert all(re.search(rf"{name}.* ± ", done.stdout) for name in ("FedAvg", "NaiveMix", "FedMix"))
     assert (tmp_path / "demo-out" / "digits.png").read_bytes().startswith(b"\x89PNG")
@@ -40,7 +42,9 @@ def test_demo_refuses_nothing_to_do(
     assert not list(tmp_path.iterdir())
 
 
-def test_diabetes_beats_the_mean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diabetes_beats_the_mean(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(monkeypatch, "diabetes.py")
     errors = [float(e) for e in re.findall(r"rounds: ([0-9.]+)", capsys.readouterr().out)]
     assert len(errors) == 3
@@ -48,7 +52,9 @@ def test_diabetes_beats_the_mean(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 @pytest.mark.parametrize("name", ["own_data.py", "own_objective.py"])
-def test_ones_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ones_own(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)  # one of them writes run folders
     run(monkeypatch, name, "--rounds", "1")
     assert len(re.findall(r": accuracy [0-9.]+ % after 1 rounds", capsys.readouterr().out)) >= 2

@@ -22,7 +22,9 @@ N, SAMPLES, D, C, K = 100_000, 10, 4, 3, 500
 def many() -> FederatedData:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((N * SAMPLES, D), dtype=np.float32), rng.integers(0, C, N * SAMPLES)
-    return FederatedData(x, y, Ragged.cut(rng.permutation(N * SAMPLES), np.full(N, SAMPLES)), x[:50], y[:50], C)
+    return FederatedData(
+        x, y, Ragged.cut(rng.permutation(N * SAMPLES), np.full(N, SAMPLES)), x[:50], y[:50], C
+    )
 
 
 def federation(data: FederatedData, **settings: Any) -> Federation:
@@ -44,7 +46,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(module, name, counting)
 
-    for module, name in ((one_client, "release"), (all_clients, "split"), (state, "stream"), (state, "build")):
+    for module, name in (
+        (one_client, "release"),
+        (all_clients, "split"),
+        (state, "stream"),
+        (state, "build"),
+    ):
         count(module, name)
 
     def drawn(generators: Iterator[np.random.Generator]) -> Iterator[np.random.Generator]:
@@ -61,7 +68,8 @@ def test_fedmix_with_a_hundred_thousand_clients(many: FederatedData, calls: Coun
     assert run.exchange is not None
     going = run.run(3, evaluate_every=3)
     first = next(going)
-    # One mean of everything for each client: nobody splits, nobody draws, and the pool is built and shuffled once.
+    # One mean of everything for each client: nobody splits, nobody draws, and the pool is built and
+    # shuffled once.
     assert calls == {"build": 1, "stream": 1}
     assert first.traffic.means_up == N * (D + C) * 4
     released, made, received = run.exchange.releases, run.exchange.pool, received_by(run)
@@ -69,7 +77,8 @@ def test_fedmix_with_a_hundred_thousand_clients(many: FederatedData, calls: Coun
     assert made is not None
     state = run.state()
     assert [r.round for r in going] == [2, 3]
-    # Later rounds make nothing anew of what grows with the number of clients, and neither does a checkpoint's state.
+    # Later rounds make nothing anew of what grows with the number of clients, and neither does a
+    # checkpoint's state.
     assert calls == {"build": 1, "stream": 1}
     assert run.exchange.releases is released
     assert run.exchange.pool is made
@@ -126,7 +135,9 @@ def test_any_client_released_what_it_would_by_itself(many: FederatedData, how: E
 
 
 def test_a_few_changed_clients(many: FederatedData, calls: Counter[str]) -> None:
-    """Two clients change before the second round: they alone release again, and the rest of the data is as it was."""
+    """Two clients change before the second round: they alone release again, and the rest of the
+    data is as it was.
+    """
     changes = {1: {7: [0, 1, 2], 70_000: [5]}}
     run = federation(many, changes=lambda r: changes.get(r, {}), exchange=Exchange(noise=0.1))
     done = list(run.run(2, evaluate_every=2))

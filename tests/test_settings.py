@@ -1,6 +1,8 @@
-"""Every setting of every public class and function refuses what it cannot be, in one sentence that names it.
+"""Every setting of every public class and function refuses what it cannot be, in one sentence that
+names it.
 
-Settings are read from signatures: a new one is tried with all wrong values, and must say here what it does take.
+Settings are read from signatures: a new one is tried with all wrong values, and must say here what
+it does take.
 """
 
 import inspect
@@ -56,12 +58,21 @@ class Subject(NamedTuple):
 
     def settings(self) -> Iterator[str]:
         for name, parameter in inspect.signature(self.call).parameters.items():
-            if name != "self" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            if name != "self" and parameter.kind not in (
+                parameter.VAR_POSITIONAL,
+                parameter.VAR_KEYWORD,
+            ):
                 yield name
 
 
 def arrays(**changed: Any) -> FederatedData:
-    given: dict[str, Any] = {"x": X, "y": Y, "clients": [[0, 1, 2], [3, 4, 5, 6], [7, 8]], "test": (X, Y), "classes": 3}
+    given: dict[str, Any] = {
+        "x": X,
+        "y": Y,
+        "clients": [[0, 1, 2], [3, 4, 5, 6], [7, 8]],
+        "test": (X, Y),
+        "classes": 3,
+    }
     return from_arrays(**(given | changed))
 
 
@@ -80,20 +91,32 @@ def trained(rounds: Any = 1, evaluate_every: Any = 1) -> list[Any]:
 
 
 def promised(delta: Any = 1e-5, neighbours: Any = "replace", level: Any = "sample") -> Any:
-    return federation(exchange=Exchange(clip=1.0, noise=1.0)).guarantee(delta, neighbours=neighbours, level=level)
+    return federation(exchange=Exchange(clip=1.0, noise=1.0)).guarantee(
+        delta, neighbours=neighbours, level=level
+    )
 
 
 def promised_nothing(delta: Any = 1e-5, neighbours: Any = "replace", level: Any = "sample") -> Any:
     return federation().guarantee(delta, neighbours=neighbours, level=level)
 
 
-def recorded(federation: Any, folder: Any, rounds: Any, evaluate_every: Any, target: Any, quiet: Any) -> Any:
-    return record(federation, folder, rounds, evaluate_every=evaluate_every, target=target, quiet=quiet)
+def recorded(
+    federation: Any, folder: Any, rounds: Any, evaluate_every: Any, target: Any, quiet: Any
+) -> Any:
+    return record(
+        federation, folder, rounds, evaluate_every=evaluate_every, target=target, quiet=quiet
+    )
 
 
-MODEL, CLIPPED, ROWS = Model(nn.Linear(2, 3)), Exchange(clip=1.0, noise=1.0), Ragged.of([[0, 1], [2]])
+MODEL, CLIPPED, ROWS = (
+    Model(nn.Linear(2, 3)),
+    Exchange(clip=1.0, noise=1.0),
+    Ragged.of([[0, 1], [2]]),
+)
 ENGINE: dict[str, Any] = {"model": MODEL, "objective": Supervised(), "training": Training(2)}
-CHECKED = {name: set(WRONG) for name in ("objective", "training")}  # by the federation that makes the engine
+CHECKED = {
+    name: set(WRONG) for name in ("objective", "training")
+}  # by the federation that makes the engine
 HUB = {"root": {"None", "text"}, "cache": {"None", "text"}}
 STORED: dict[str, Any] = {"x": X, "y": Y, "clients": ROWS, "test_x": X, "test_y": Y, "classes": 3}
 NAMED = {
@@ -169,7 +192,9 @@ def cases() -> Iterator[Any]:
         for setting in subject.settings():
             wrong = set(WRONG) - subject.takes.get(setting, set()) if setting not in MADE else set()
             for name in sorted(wrong):
-                yield pytest.param(subject, setting, WRONG[name], id=f"{subject.call.__name__}-{setting}-{name}")
+                yield pytest.param(
+                    subject, setting, WRONG[name], id=f"{subject.call.__name__}-{setting}-{name}"
+                )
 
 
 @pytest.fixture(autouse=True)
@@ -207,9 +232,19 @@ def test_every_public_class_and_function_is_tried() -> None:
         partition.natural,
     }
     public = [getattr(module, name) for module in (data, objectives) for name in module.__all__]
-    public += [f for f in vars(partition).values() if inspect.isfunction(f) and not f.__name__.startswith(("_", "check"))]
-    from_here = [p for p in public if callable(p) and (not inspect.isfunction(p) or p.__module__.startswith("fedmix.data."))]
-    assert {p for p in from_here if getattr(p, "__module__", "") != "fedmix.core.validation"} - tried - others == set()
+    public += [
+        f
+        for f in vars(partition).values()
+        if inspect.isfunction(f) and not f.__name__.startswith(("_", "check"))
+    ]
+    from_here = [
+        p
+        for p in public
+        if callable(p) and (not inspect.isfunction(p) or p.__module__.startswith("fedmix.data."))
+    ]
+    assert {
+        p for p in from_here if getattr(p, "__module__", "") != "fedmix.core.validation"
+    } - tried - others == set()
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.uint64])
@@ -219,7 +254,9 @@ def test_integers_of_numpy_count_as_whole_numbers(kind: Any) -> None:
     assert settings.steps(7) == 700
     plain = [r.local_loss for r in federation(training=Training(2, epochs=2, batch_size=2)).run(2)]
     small = Training(kind(2), epochs=kind(2), batch_size=kind(2))
-    assert [r.local_loss for r in federation(training=small, seed=kind(0), chunk=kind(1)).run(kind(2))] == plain
+    assert [
+        r.local_loss for r in federation(training=small, seed=kind(0), chunk=kind(1)).run(kind(2))
+    ] == plain
     how = Exchange(m=kind(1), cutoff=kind(1), average=kind(2))
     assert how.group_sizes(np.array([3, 400])).tolist() == [1, 1]
     list(federation(exchange=how).run(1))

@@ -1,4 +1,5 @@
-"""Did they all train, and the same? Adds to each record the loss of its last weights, and the distance of its first.
+"""Did they all train, and the same? Adds to each record the loss of its last weights, and the
+distance of its first.
 
 First are the weights after one round: later, differences in rounding have grown.
 """
@@ -27,7 +28,9 @@ def loss(work: Workload, weights: list[Array]) -> float:
 
 
 def distance(work: Workload, weights: list[Array], plain: list[Array]) -> float:
-    """‖w − w_plain‖ over ‖w_plain − w_initial‖: which part of the way that the plain loop went they are apart."""
+    """‖w − w_plain‖ over ‖w_plain − w_initial‖: which part of the way that the plain loop went they
+    are apart.
+    """
     apart = sum(float(((a - b) ** 2).sum()) for a, b in zip(weights, plain, strict=True))
     went = sum(float(((a - b) ** 2).sum()) for a, b in zip(plain, work.initial(), strict=True))
     return (apart / went) ** 0.5
@@ -39,7 +42,11 @@ def main(folder: Path) -> None:
     for path, _ in found:
         arrays = list(np.load(path.with_suffix(".npz")).values())
         first[path], last[path] = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
-    plain = {(r["workload"], r["algorithm"]): first[path] for path, r in reversed(found) if r["variant"] == "plain"}
+    plain = {
+        (r["workload"], r["algorithm"]): first[path]
+        for path, r in reversed(found)
+        if r["variant"] == "plain"
+    }
     before = {name: loss(work, work.initial()) for name, work in WORKLOADS.items()}
     for path, record in found:
         work = WORKLOADS[record["workload"]]

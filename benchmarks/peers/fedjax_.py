@@ -1,4 +1,6 @@
-"""FedJAX: its federated averaging with a haiku model; with several workers, clients are spread over as many host devices."""
+"""FedJAX: its federated averaging with a haiku model; with several workers, clients are spread over
+as many host devices.
+"""
 # ruff: noqa: E402 - jax reads the environment as it is imported, so that comes first
 
 import os
@@ -10,7 +12,9 @@ from measure import Job, job
 JOB = job()
 os.environ["JAX_PLATFORMS"] = JOB.device  # both are read when jax is imported
 THREADED = str(JOB.threads > 1).lower()
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={JOB.workers} --xla_cpu_multi_thread_eigen={THREADED}"
+os.environ["XLA_FLAGS"] = (
+    f"--xla_force_host_platform_device_count={JOB.workers} --xla_cpu_multi_thread_eigen={THREADED}"
+)
 
 import jax
 
@@ -42,7 +46,10 @@ def vgg(x: jax.Array) -> jax.Array:
 
 
 class Client:
-    """What fed_avg asks of a client's dataset. Pictures are (H, W, C), as XLA and haiku want them."""
+    """What fed_avg asks of a client's dataset.
+
+    Pictures are (H, W, C), as XLA and haiku want them.
+    """
 
     def __init__(self, x: Array, y: Array, rows: Array) -> None:
         self.x, self.y, self.rows = x, y, rows
@@ -50,7 +57,9 @@ class Client:
     def __len__(self) -> int:
         return len(self.x)
 
-    def shuffle_repeat_batch(self, _: fedjax.ShuffleRepeatBatchHParams) -> Iterator[dict[str, Array]]:
+    def shuffle_repeat_batch(
+        self, _: fedjax.ShuffleRepeatBatchHParams
+    ) -> Iterator[dict[str, Array]]:
         for rows in self.rows:
             yield {"x": self.x[rows], "y": self.y[rows]}
 
@@ -64,14 +73,19 @@ def first_full(work: Workload) -> tuple[int, int, int]:
 
 
 def to_haiku(work: Workload, arrays: list[Array], like: Params) -> Params:
-    """PyTorch's layouts as haiku's: (O, I, H, W) as (H, W, I, O), (O, I) as (I, O), a flat picture (C, H, W) as (H, W, C)."""
+    """PyTorch's layouts as haiku's: (O, I, H, W) as (H, W, I, O), (O, I) as (I, O), a flat picture
+    (C, H, W) as (H, W, C).
+    """
     flattened, result = True, {}
     for name, (w, b) in zip(like, zip(arrays[::2], arrays[1::2], strict=True), strict=True):
         if w.ndim == 4:
             w = w.transpose(2, 3, 1, 0)
         else:
             if flattened:
-                w, flattened = w.reshape(-1, *first_full(work)).transpose(0, 2, 3, 1).reshape(w.shape), False
+                w, flattened = (
+                    w.reshape(-1, *first_full(work)).transpose(0, 2, 3, 1).reshape(w.shape),
+                    False,
+                )
             w = w.T
         assert w.shape == like[name]["w"].shape
         result[name] = {"w": w, "b": b}
@@ -97,7 +111,9 @@ def to_torch(work: Workload, params: Params) -> list[Array]:
 def main(job: Job) -> None:
     work = job.workload
     if job.workers > 1:
-        jax.config.update("jax_pmap_no_rank_reduction", False)  # FedJAX counts on shards without the devices' axis
+        jax.config.update(
+            "jax_pmap_no_rank_reduction", False
+        )  # FedJAX counts on shards without the devices' axis
         set_for_each_client_backend(ForEachClientPmapBackend())
     x, y = work.data()
     x = np.ascontiguousarray(x.transpose(0, 1, 3, 4, 2))
@@ -105,7 +121,9 @@ def main(job: Job) -> None:
     model = fedjax.create_model_from_haiku(
         hk.transform(lambda batch: forward(batch["x"])),
         sample_batch={"x": x[0, :1], "y": y[0, :1]},
-        train_loss=lambda batch, logits: fedjax.metrics.unreduced_cross_entropy_loss(batch["y"], logits),
+        train_loss=lambda batch, logits: fedjax.metrics.unreduced_cross_entropy_loss(
+            batch["y"], logits
+        ),
     )
     algorithm = fed_avg.federated_averaging(
         fedjax.model_grad(model),
@@ -121,7 +139,11 @@ def main(job: Job) -> None:
         state, _ = algorithm.apply(state, clients)
         jax.block_until_ready(state.params)
         job.tick(partial(to_torch, work, state.params))
-    job.save("fedjax", to_torch(work, state.params), ["fedjax", "jax", "jaxlib", "dm-haiku", "optax", "numpy"])
+    job.save(
+        "fedjax",
+        to_torch(work, state.params),
+        ["fedjax", "jax", "jaxlib", "dm-haiku", "optax", "numpy"],
+    )
 
 
 if __name__ == "__main__":

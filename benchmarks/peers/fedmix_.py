@@ -25,7 +25,9 @@ def main(job: Job) -> None:
         compile=True,
         processes=job.workers,
     )
-    rounds = federation.run(job.total + 1, evaluate_every=job.total + 1)  # the round that would be evaluated is not run
+    rounds = federation.run(
+        job.total + 1, evaluate_every=job.total + 1
+    )  # the round that would be evaluated is not run
     wait = torch.cuda.synchronize if job.device == "cuda" else lambda: None
     job.start()
     for _ in range(job.total):

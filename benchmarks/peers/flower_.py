@@ -4,7 +4,15 @@ import time
 from collections.abc import Iterable
 
 import flower_client
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
@@ -14,19 +22,29 @@ from workload import Array
 
 
 class Timed(FedAvg):
-    """FedAvg on the drawn clients instead of random nodes, with a clock around the training of each round."""
+    """FedAvg on the drawn clients instead of random nodes, with a clock around the training of each
+    round.
+    """
 
     def __init__(self, job: Job, nodes: dict[int, int]) -> None:
         super().__init__(fraction_evaluate=0.0)
         self.job, self.nodes = job, nodes
 
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:  # noqa: ARG002 - the strategy's signature
+    def configure_train(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,  # noqa: ARG002 - the strategy's signature
+    ) -> Iterable[Message]:
         config["server-round"] = server_round
         content = RecordDict({"arrays": arrays, "config": config})
         clients = self.job.workload.chosen(server_round - 1)
         return [Message(content, self.nodes[k], MessageType.TRAIN) for k in clients]
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         averaged, metrics = super().aggregate_train(server_round, replies)
         assert averaged is not None
         self.job.tick(lambda: weights(averaged))
@@ -68,7 +86,11 @@ def main(job: Job) -> None:
         num_supernodes=work.clients,
         backend_config={
             "client_resources": {"num_cpus": job.threads, "num_gpus": 0.0},
-            "init_args": {"num_cpus": job.workers * job.threads, "_node_ip_address": "127.0.0.1", "log_to_driver": False},
+            "init_args": {
+                "num_cpus": job.workers * job.threads,
+                "_node_ip_address": "127.0.0.1",
+                "log_to_driver": False,
+            },
         },
     )
 

@@ -1,4 +1,7 @@
-"""Flower's ClientApp. Each Ray actor imports this once, and keeps the data and one module over all its messages."""
+"""Flower's ClientApp.
+
+Each Ray actor imports this once, and keeps the data and one module over all its messages.
+"""
 
 from functools import cache
 
@@ -30,6 +33,10 @@ def update(message: Message, context: Context) -> Message:
     work, client = WORKLOADS[config["workload"]], int(context.node_config["partition-id"])
     net, x, y = held(work.name, config["threads"])
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    train(net, x[client], y[client], from_numpy(work.rows(config["server-round"] - 1, client)), work)
+    train(
+        net, x[client], y[client], from_numpy(work.rows(config["server-round"] - 1, client)), work
+    )
     metrics = MetricRecord({"num-examples": work.samples})
-    return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)
+    return Message(
+        RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message
+    )

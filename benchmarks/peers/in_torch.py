@@ -1,4 +1,6 @@
-"""The workload in PyTorch: fedmix's own modules with the common initial weights, and the textbook local update."""
+"""The workload in PyTorch: fedmix's own modules with the common initial weights, and the textbook
+local update.
+"""
 
 from collections.abc import Iterable
 from functools import partial
@@ -12,7 +14,9 @@ from fedmix import models
 
 
 def module(work: Workload, device: str = "cpu") -> nn.Module:
-    net = {"lenet": models.lenet, "vgg": partial(models.vgg, dropout=0.0)}[work.name](classes=work.classes)
+    net = {"lenet": models.lenet, "vgg": partial(models.vgg, dropout=0.0)}[work.name](
+        classes=work.classes
+    )
     with torch.no_grad():
         for parameter, array in zip(net.parameters(), work.initial(), strict=True):
             parameter.copy_(torch.from_numpy(array))

@@ -1,4 +1,6 @@
-"""What the scripts have in common: their arguments, the clock around rounds, and the file they leave."""
+"""What the scripts have in common: their arguments, the clock around rounds, and the file they
+leave.
+"""
 
 import argparse
 import json
@@ -19,7 +21,10 @@ IMPORTED = time.time()
 
 @dataclass
 class Job:
-    """One program on one workload. Call `start` before the first round, `tick` after each, then `save`."""
+    """One program on one workload.
+
+    Call `start` before the first round, `tick` after each, then `save`.
+    """
 
     workload: Workload
     algorithm: str
@@ -41,14 +46,19 @@ class Job:
         self.startup = self.began - float(os.environ.get("PEERS_STARTED", IMPORTED))
 
     def tick(self, weights: Callable[[], Sequence[Array]]) -> None:
-        """A round is over. After the first, its weights are kept; what that takes is not counted."""
+        """A round is over.
+
+        After the first, its weights are kept; what that takes is not counted.
+        """
         self.seconds.append(time.time() - self.began)
         if not self.first:
             self.first = [w.copy() for w in weights()]
         self.began = time.time()
 
     def save(self, variant: str, weights: Sequence[Array], packages: Sequence[str]) -> None:
-        """Write the record (the fields of benchmarks/README.md) and, beside it, the weights after the first and last round."""
+        """Write the record (the fields of benchmarks/README.md) and, beside it, the weights after
+        the first and last round.
+        """
         work, rounds = self.workload, self.seconds
         if len(rounds) != self.total:
             raise SystemExit(f"{variant}: {len(rounds)} rounds were timed, not {self.total}")
@@ -73,8 +83,15 @@ def job() -> Job:
     parser.add_argument("--workload", choices=list(WORKLOADS), default="lenet")
     parser.add_argument("--algorithm", choices=["fedavg", "fedmix"], default="fedavg")
     parser.add_argument("--threads", type=int, default=1, help="of each worker")
-    parser.add_argument("--workers", type=int, default=1, help="processes (FedJAX: devices) among which clients are divided")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help="processes (FedJAX: devices) among which clients are divided",
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True, help="a .json file")
     args = parser.parse_args()
-    return Job(WORKLOADS[args.workload], args.algorithm, args.threads, args.workers, args.device, args.out)
+    return Job(
+        WORKLOADS[args.workload], args.algorithm, args.threads, args.workers, args.device, args.out
+    )

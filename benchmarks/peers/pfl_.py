@@ -1,4 +1,6 @@
-"""pfl: federated averaging on its SimulatedBackend with PyTorch; under torchrun its workers share the clients of a round."""
+"""pfl: federated averaging on its SimulatedBackend with PyTorch; under torchrun its workers share
+the clients of a round.
+"""
 
 import os
 from collections.abc import Iterator
@@ -106,7 +108,9 @@ def main(job: Job) -> None:
             lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=work.momentum),
             torch.optim.SGD(net.parameters(), lr=1.0),
         ),
-        NNTrainHyperParams(local_batch_size=work.batch, local_num_epochs=work.epochs, local_learning_rate=work.lr),
+        NNTrainHyperParams(
+            local_batch_size=work.batch, local_num_epochs=work.epochs, local_learning_rate=work.lr
+        ),
         callbacks=[Clock(job, net)],
     )
     if get_framework_module().distributed.global_rank == 0:

@@ -1,4 +1,7 @@
-"""The plain PyTorch loop: one client after another, eager. FedMix by the textbook double backward."""
+"""The plain PyTorch loop: one client after another, eager.
+
+FedMix by the textbook double backward.
+"""
 
 from functools import partial
 
@@ -10,8 +13,17 @@ from torch.nn import functional as F
 from workload import Workload
 
 
-def train_fedmix(net: nn.Module, x: Tensor, y: Tensor, rows: Tensor, means: list[tuple[Tensor, Tensor]], work: Workload) -> None:
-    """Algorithm 2 of the paper: (1−λ)·ℓ(f(x'), y) + λ·ℓ(f(x'), ȳ) + λ·∂ℓ(f(x'), y)/∂x · x̄ at x' = (1−λ)x."""
+def train_fedmix(
+    net: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    rows: Tensor,
+    means: list[tuple[Tensor, Tensor]],
+    work: Workload,
+) -> None:
+    """Algorithm 2 of the paper: (1−λ)·ℓ(f(x'), y) + λ·ℓ(f(x'), ȳ) + λ·∂ℓ(f(x'), y)/∂x · x̄ at x' =
+    (1−λ)x.
+    """
     optimiser = torch.optim.SGD(net.parameters(), lr=work.lr, momentum=work.momentum)
     for batch, (mean_x, mean_y) in zip(rows, means, strict=True):
         optimiser.zero_grad()

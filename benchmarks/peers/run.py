@@ -1,8 +1,10 @@
-"""Run every program on every workload, each in an environment of its own, and put the results into one file and one table.
+"""Run every program on every workload, each in an environment of its own, and put the results into
+one file and one table.
 
-python benchmarks/peers/run.py                                     # all; makes the environments first (4 GB, some minutes)
-python benchmarks/peers/run.py --tools plain,fedmix --workloads lenet
-python benchmarks/peers/run.py --here --device cuda --tools plain,fedmix,pfl    # in this Python, whatever it has installed
+python benchmarks/peers/run.py                                     # all; makes the environments
+first (4 GB, some minutes) python benchmarks/peers/run.py --tools plain,fedmix --workloads lenet
+python benchmarks/peers/run.py --here --device cuda --tools plain,fedmix,pfl    # in this Python,
+whatever it has installed
 """
 
 import argparse
@@ -20,18 +22,27 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-ENVIRONMENTS = {"plain": "torch", "fedmix": "torch", "flower": "flower", "pfl": "pfl", "fedjax": "fedjax"}
+ENVIRONMENTS = {
+    "plain": "torch",
+    "fedmix": "torch",
+    "flower": "flower",
+    "pfl": "pfl",
+    "fedjax": "fedjax",
+}
 ALGORITHMS = {"fedavg": list(ENVIRONMENTS), "fedmix": ["plain", "fedmix"]}
 START, END = "<!-- results: filled in by run.py --readme -->", "<!-- end of results -->"
 LIMIT_S = 1800
-TOO_FAR = 0.1  # from the plain loop, as part of its way; rounding makes about 1e-6 (lenet) and up to 1e-2 (vgg)
+# from the plain loop, as part of its way; rounding makes about 1e-6 (lenet) and up to 1e-2 (vgg)
+TOO_FAR = 0.1
 Record = dict[str, Any]
 
 
 def settings(tool: str, workload: str, device: str, cores: int) -> list[tuple[int, int]]:
-    """(workers, threads of each) to try: one with one thread, one with all cores, and one for each core where there are workers.
+    """(workers, threads of each) to try: one with one thread, one with all cores, and one for each
+    core where there are workers.
 
-    One thread can win with small models, where threads wait for each other; with the large one it is not tried.
+    One thread can win with small models, where threads wait for each other; with the large one it
+    is not tried.
     """
     if device != "cpu" or cores == 1:
         return [(1, 1)]
@@ -52,7 +63,19 @@ def python_of(environment: str) -> str:
     if not installed.exists() or installed.read_text() != wanted.read_text():
         print(f"making the environment {environment}", flush=True)
         venv.create(folder, clear=True, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", wanted], check=True)
+        subprocess.run(
+            [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "-r",
+                wanted,
+            ],
+            check=True,
+        )
         shutil.copy(wanted, installed)
     return str(python)
 
@@ -61,20 +84,28 @@ def run(python: str, tool: str, workers: int, threads: int, out: Path, rest: lis
     """Run one script; False if it failed. What it prints goes to a log beside its record."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
     several = tool == "pfl" and workers > 1
-    command = [python, *(launcher if several else []), str(HERE / f"{tool}_.py" if tool != "plain" else HERE / "plain.py")]
+    command = [
+        python,
+        *(launcher if several else []),
+        str(HERE / f"{tool}_.py" if tool != "plain" else HERE / "plain.py"),
+    ]
     command += ["--workers", str(workers), "--threads", str(threads), "--out", str(out), *rest]
     environment = {
-        "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait slow a machine down that has anything else to do
+        # threads that spin while they wait slow a machine down that has anything else to do
+        "OMP_WAIT_POLICY": "PASSIVE",
         "RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
     } | os.environ | {
         "OMP_NUM_THREADS": str(threads),
-        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",  # each run compiles anew, so that its warm-up says what that takes
+        # each run compiles anew, so that its warm-up says what that takes
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])),
         "PEERS_STARTED": str(time.time()),
     }  # fmt: skip
     with out.with_suffix(".log").open("w") as log:
         try:
-            done = subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=LIMIT_S, check=False)
+            done = subprocess.run(
+                command, env=environment, stdout=log, stderr=log, timeout=LIMIT_S, check=False
+            )
         except subprocess.TimeoutExpired:
             return False
     return done.returncode == 0 and out.exists()
@@ -89,19 +120,33 @@ def measure(args: argparse.Namespace, folder: Path) -> list[str]:
                 python = sys.executable if args.here else python_of(ENVIRONMENTS[tool])
                 for workers, threads in settings(tool, workload, args.device, args.cores):
                     name = f"{workload}-{algorithm}-{tool}-{workers}x{threads}"
-                    rest = ["--workload", workload, "--algorithm", algorithm, "--device", args.device]
+                    rest = [
+                        "--workload",
+                        workload,
+                        "--algorithm",
+                        algorithm,
+                        "--device",
+                        args.device,
+                    ]
                     began = time.time()
                     fine = run(python, tool, workers, threads, folder / f"{name}.json", rest)
-                    print(f"{name}: {time.time() - began:.0f} s{'' if fine else ' FAILED'}", flush=True)
+                    print(
+                        f"{name}: {time.time() - began:.0f} s{'' if fine else ' FAILED'}",
+                        flush=True,
+                    )
                     failed += [] if fine else [name]
     checker = sys.executable if args.here else python_of("torch")
     source = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-    subprocess.run([checker, HERE / "check.py", folder], env=os.environ | {"PYTHONPATH": source}, check=True)
+    subprocess.run(
+        [checker, HERE / "check.py", folder], env=os.environ | {"PYTHONPATH": source}, check=True
+    )
     return failed
 
 
 def fastest(tried: list[Record]) -> list[Record]:
-    """Of every program, the fastest of its settings, with its speed-up over the plain loop's fastest."""
+    """Of every program, the fastest of its settings, with its speed-up over the plain loop's
+    fastest.
+    """
     best: dict[tuple[str, ...], Record] = {}
     for record in tried:
         key = record["workload"], record["algorithm"], record["variant"]
@@ -118,13 +163,20 @@ def said(*command: str) -> str:
     """What a command prints; nothing where it is not there or fails."""
     if not shutil.which(command[0]):
         return ""
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def document(tried: list[Record], failed: list[str], started: datetime) -> Record:
-    """The file that benchmarks/README.md describes; `tried` holds all settings, `records` the fastest of each program."""
+    """The file that benchmarks/README.md describes; `tried` holds all settings, `records` the
+    fastest of each program.
+    """
     gpus = said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
-    machine = {"cpu": said("sed", "-n", "/^model name/{s/^[^:]*: //p;q}", "/proc/cpuinfo"), "cores": os.cpu_count()}
+    machine = {
+        "cpu": said("sed", "-n", "/^model name/{s/^[^:]*: //p;q}", "/proc/cpuinfo"),
+        "cores": os.cpu_count(),
+    }
     return {
         "kind": "steps",
         "command": " ".join(["python", "benchmarks/peers/run.py", *sys.argv[1:]]),
@@ -140,10 +192,13 @@ def document(tried: list[Record], failed: list[str], started: datetime) -> Recor
 def table(result: Record) -> str:
     """The records as a Markdown table, fastest first."""
     head = (
-        "| workload | algorithm | program | workers x threads | ms a step | lowest-highest | times plain | start + warm-up, s | "
+        "| workload | algorithm | program | workers x threads | ms a step | lowest-highest | times "
+        "plain | start + warm-up, s | "
         "loss | distance from plain |\n|---|---|---|---|---|---|---|---|---|---|\n"
     )
-    rows = sorted(result["records"], key=lambda r: (r["workload"], r["algorithm"], r["ms_per_step"]))
+    rows = sorted(
+        result["records"], key=lambda r: (r["workload"], r["algorithm"], r["ms_per_step"])
+    )
     versions = {"flower": "flwr", "pfl": "pfl", "fedjax": "fedjax"}
     lines = []
     for r in rows:
@@ -157,7 +212,9 @@ def table(result: Record) -> str:
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |\n")
     machine, day = result["machine"], result["started"][:10]
-    where = f"{machine['cores']} cores of {machine['cpu']}" + (f", {machine['gpu']}" if "gpu" in machine else "")
+    where = f"{machine['cores']} cores of {machine['cpu']}" + (
+        f", {machine['gpu']}" if "gpu" in machine else ""
+    )
     return f"{head}{''.join(lines)}\n{where}, {day}, commit {result['commit']}, `{result['command']}`.\n"
 
 
@@ -167,20 +224,35 @@ def some_of(*known: str) -> Callable[[str], list[str]]:
     def read(text: str) -> list[str]:
         unknown = set(text.split(",")) - set(known)
         if unknown:
-            raise argparse.ArgumentTypeError(f"{min(unknown)!r} is unknown; choose among {','.join(known)}")
+            raise argparse.ArgumentTypeError(
+                f"{min(unknown)!r} is unknown; choose among {','.join(known)}"
+            )
         return text.split(",")
 
     return read
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tools", type=some_of(*ENVIRONMENTS), default=list(ENVIRONMENTS))
     parser.add_argument("--workloads", type=some_of("lenet", "vgg"), default=["lenet", "vgg"])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="of this machine, to be used")
-    parser.add_argument("--here", action="store_true", help="run everything in this Python instead of making environments")
-    parser.add_argument("--json", type=Path, default=HERE / ".runs" / "peers.json", help="where the merged results go")
+    parser.add_argument(
+        "--cores", type=int, default=os.cpu_count() or 1, help="of this machine, to be used"
+    )
+    parser.add_argument(
+        "--here",
+        action="store_true",
+        help="run everything in this Python instead of making environments",
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        default=HERE / ".runs" / "peers.json",
+        help="where the merged results go",
+    )
     parser.add_argument("--readme", action="store_true", help="put the table into README.md")
     args = parser.parse_args()
     started = datetime.now(UTC)
@@ -190,7 +262,11 @@ def main() -> None:
     args.json.parent.mkdir(parents=True, exist_ok=True)  # now, and not after all has been measured
     failed = measure(args, folder)
     tried = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
-    failed += [f"{name} (trained to other weights)" for name, record in tried.items() if record.get("distance", 0) > TOO_FAR]
+    failed += [
+        f"{name} (trained to other weights)"
+        for name, record in tried.items()
+        if record.get("distance", 0) > TOO_FAR
+    ]
     result = document(list(tried.values()), failed, started)
     args.json.write_text(json.dumps(result, indent=1) + "\n")
     print(table(result))

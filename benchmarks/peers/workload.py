@@ -1,7 +1,10 @@
-"""What every program trains: clients, samples, batches, initial weights. NumPy alone, so that all environments can import it.
+"""What every program trains: clients, samples, batches, initial weights.
 
-Draws come from streams keyed by (seed, purpose, round, client), by the rule of fedmix (`core/rng.py`, `training/draws.py`):
-every program sees the same clients and batches, and their weights can be compared at the end.
+NumPy alone, so that all environments can import it.
+
+Draws come from streams keyed by (seed, purpose, round, client), by the rule of fedmix
+(`core/rng.py`, `training/draws.py`): every program sees the same clients and batches, and their
+weights can be compared at the end.
 """
 
 import math
@@ -17,9 +20,11 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Workload:
-    """FedAvg over `clients`, `per_round` of them a round, with rounds that warm up and rounds that count.
+    """FedAvg over `clients`, `per_round` of them a round, with rounds that warm up and rounds that
+    count.
 
-    `kernels` are the shapes of the model's weights in the order of `fedmix.models`; each has a bias.
+    `kernels` are the shapes of the model's weights in the order of `fedmix.models`; each has a
+    bias.
     """
 
     name: str
@@ -47,10 +52,14 @@ class Workload:
         return sum(math.prod(k) + k[0] for k in self.kernels)
 
     def stream(self, purpose: str, *where: int) -> np.random.Generator:
-        return np.random.Generator(np.random.PCG64(np.random.SeedSequence([SEED, zlib.crc32(purpose.encode()), *where])))
+        return np.random.Generator(
+            np.random.PCG64(np.random.SeedSequence([SEED, zlib.crc32(purpose.encode()), *where]))
+        )
 
     def data(self) -> tuple[Array, Array]:
-        """Inputs (N, samples, C, H, W), labels (N, samples): noise on one picture of 4x4 tiles per class, a task to learn."""
+        """Inputs (N, samples, C, H, W), labels (N, samples): noise on one picture of 4x4 tiles per
+        class, a task to learn.
+        """
         rng = self.stream("data")
         y = rng.integers(0, self.classes, (self.clients, self.samples))
         channels, height, width = self.shape
@@ -60,7 +69,8 @@ class Workload:
         return (noise + pictures[y]) / 2, y
 
     def initial(self) -> list[Array]:
-        """Weights from N(0, 2 / fan_in) and zero biases, one after the other, as PyTorch lays them out.
+        """Weights from N(0, 2 / fan_in) and zero biases, one after the other, as PyTorch lays them
+        out.
 
         The last layer's are a tenth of that, so that the loss begins near log(classes).
         """
@@ -68,23 +78,35 @@ class Workload:
         arrays: list[Array] = []
         for kernel in self.kernels:
             scale = np.float32(math.sqrt(2 / math.prod(kernel[1:])))
-            arrays += [scale * rng.standard_normal(kernel, dtype=np.float32), np.zeros(kernel[0], np.float32)]
+            arrays += [
+                scale * rng.standard_normal(kernel, dtype=np.float32),
+                np.zeros(kernel[0], np.float32),
+            ]
         arrays[-2] *= np.float32(0.1)
         return arrays
 
     def chosen(self, round_: int) -> list[int]:
         """The clients of a round, counted from 0."""
-        return [int(k) for k in self.stream("clients", round_).choice(self.clients, self.per_round, replace=False)]
+        return [
+            int(k)
+            for k in self.stream("clients", round_).choice(
+                self.clients, self.per_round, replace=False
+            )
+        ]
 
     def rows(self, round_: int, client: int) -> Array:
         """The client's samples of each step, (steps, batch): one permutation an epoch."""
         rng = self.stream("batches", round_, client)
-        return np.concatenate([rng.permutation(self.samples) for _ in range(self.epochs)]).reshape(self.steps, self.batch)
+        return np.concatenate([rng.permutation(self.samples) for _ in range(self.epochs)]).reshape(
+            self.steps, self.batch
+        )
 
     def senders(self, round_: int, client: int) -> Array:
         """FedMix: whose mean the client mixes with in each step, (steps,)."""
         pool = self.stream("shuffle", 1).permutation(self.clients)
-        return pool[self.stream("means", round_, client).integers(0, self.clients, (self.steps, 1))[:, 0]]
+        return pool[
+            self.stream("means", round_, client).integers(0, self.clients, (self.steps, 1))[:, 0]
+        ]
 
 
 WORKLOADS = {

@@ -1,4 +1,6 @@
-"""A federation over your own data: copy this folder, then change `load`, `held_out` and experiment.toml."""
+"""A federation over your own data: copy this folder, then change `load`, `held_out` and
+experiment.toml.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +15,9 @@ CLASSES = 10
 
 
 def load(client: int, config: Mapping[str, Any]) -> FederatedData:
-    """The samples of one client, from a folder on its own machine: --node-config 'partition-id=0 data="/srv/digits"'."""
+    """The samples of one client, from a folder on its own machine: --node-config 'partition-id=0
+    data="/srv/digits"'.
+    """
     return read(Path(config["data"]) / f"client-{client}.npz")
 
 

@@ -1,4 +1,6 @@
-"""Writes handwritten digits as files of four clients and a test file, to try the example with: python make_data.py FOLDER"""
+"""Writes handwritten digits as files of four clients and a test file, to try the example with:
+python make_data.py FOLDER
+"""
 
 import sys
 from pathlib import Path
@@ -14,7 +16,11 @@ def main(folder: Path, clients: int = 4) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for client in range(clients):
         rows = data.clients[client]
-        np.savez(folder / f"client-{client}.npz", x=data.units(data.x[rows]).reshape(-1, 64), y=data.y[rows])
+        np.savez(
+            folder / f"client-{client}.npz",
+            x=data.units(data.x[rows]).reshape(-1, 64),
+            y=data.y[rows],
+        )
     np.savez(folder / "test.npz", x=data.units(data.test_x).reshape(-1, 64), y=data.test_y)
 
 

@@ -1,6 +1,7 @@
 """Mean-augmented federated learning in PyTorch: FedMix and its relatives.
 
-Names are imported when they are first used, so that the command line starts without waiting for torch.
+Names are imported when they are first used, so that the command line starts without waiting for
+torch.
 """
 
 from importlib import import_module
@@ -9,11 +10,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedmix import data, exchange, models, report
     from fedmix.core import losses
-    from fedmix.core.errors import BadInput, ClientFailure, Collapsed, DataError, Diverged, FedmixError, FedmixWarning
+    from fedmix.core.errors import (
+        BadInput,
+        ClientFailure,
+        Collapsed,
+        DataError,
+        Diverged,
+        FedmixError,
+        FedmixWarning,
+    )
     from fedmix.exchange import Exchange
     from fedmix.experiment import presets
     from fedmix.experiment.spec import Experiment
-    from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised
+    from fedmix.objectives import (
+        FedMix,
+        GlobalMix,
+        Hidden,
+        LocalMix,
+        NaiveMix,
+        Objective,
+        Proximal,
+        Supervised,
+    )
     from fedmix.runs.record import record
     from fedmix.runs.run import Run
     from fedmix.training.federation import Federation, Round
@@ -22,10 +40,27 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "core.errors": ("BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "FedmixError", "FedmixWarning"),
+    "core.errors": (
+        "BadInput",
+        "ClientFailure",
+        "Collapsed",
+        "DataError",
+        "Diverged",
+        "FedmixError",
+        "FedmixWarning",
+    ),
     "exchange": ("Exchange",),
     "experiment.spec": ("Experiment",),
-    "objectives": ("FedMix", "GlobalMix", "Hidden", "LocalMix", "NaiveMix", "Objective", "Proximal", "Supervised"),
+    "objectives": (
+        "FedMix",
+        "GlobalMix",
+        "Hidden",
+        "LocalMix",
+        "NaiveMix",
+        "Objective",
+        "Proximal",
+        "Supervised",
+    ),
     "runs.record": ("record",),
     "runs.run": ("Run",),
     "training.federation": ("Federation", "Round"),

@@ -36,7 +36,9 @@ def test_variants_come_to_the_same_weights(algorithm: str) -> None:
 def test_workloads_have_the_shapes_and_settings_of_their_presets(name: str) -> None:
     preset = PRESETS[WORKLOADS[name].preset]
     built = federation(WORKLOADS[name], "fedmix", "plain", Size(steps=1), "cpu")
-    shape = {"digits": (1, 8, 8), "lenet": (1, 28, 28), "vgg": (3, 32, 32), "charlstm": (80, 84)}[name]
+    shape = {"digits": (1, 8, 8), "lenet": (1, 28, 28), "vgg": (3, 32, 32), "charlstm": (80, 84)}[
+        name
+    ]
     outputs = {"digits": 10, "lenet": 62, "vgg": 10, "charlstm": 84}[name]
     assert built.data.input_shape == shape
     assert built.data.outputs == outputs
@@ -47,10 +49,11 @@ def test_workloads_have_the_shapes_and_settings_of_their_presets(name: str) -> N
 
 
 def test_ragged_clients_keep_the_mean_and_their_padding_is_counted() -> None:
-    """Three clients of 20 %, 100 % and 180 % of 20 samples in batches of 4: 4, 20, 36 samples, 1, 5, 9 steps.
+    """Three clients of 20 %, 100 % and 180 % of 20 samples in batches of 4: 4, 20, 36 samples, 1,
+    5, 9 steps.
 
-    One after another (a second slot would stand idle for a sixth of the time) they take 15 steps; in three slots, of which
-    a compiled step needs half to be busy, 9.
+    One after another (a second slot would stand idle for a sixth of the time) they take 15 steps;
+    in three slots, of which a compiled step needs half to be busy, 9.
     """
     size = Size(clients=3, batch=4, steps=5, ragged=True)
     built = federation(WORKLOADS["digits"], "fedavg", "vectorised", size, "cpu")
@@ -61,15 +64,22 @@ def test_ragged_clients_keep_the_mean_and_their_padding_is_counted() -> None:
     built._train_round()
     assert clock.steps == (1 + 5 + 9) / 3
     assert clock.padding == 0
-    compiled, alone = (federation(WORKLOADS["digits"], "fedavg", variant, size, "cpu") for variant in ("compiled", "sequential"))
-    assert measure._steps_and_padding(compiled.engine, work[0])[1] == pytest.approx(1 - (4 + 20 + 36) / (3 * 9 * 4))
+    compiled, alone = (
+        federation(WORKLOADS["digits"], "fedavg", variant, size, "cpu")
+        for variant in ("compiled", "sequential")
+    )
+    assert measure._steps_and_padding(compiled.engine, work[0])[1] == pytest.approx(
+        1 - (4 + 20 + 36) / (3 * 9 * 4)
+    )
     assert measure._steps_and_padding(alone.engine, work[0])[1] == 0
     apart = Processes(partial(Sequential, alone.model, alone.objective, alone.training), 2)
     assert measure._steps_and_padding(apart, work[0]) == (5, None)
 
 
 def test_the_clock_counts_the_engine_and_not_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock that moves by one at every look: two looks around each of three updates, and around the end."""
+    """On a clock that moves by one at every look: two looks around each of three updates, and
+    around the end.
+    """
     ticks = iter(range(1000))
     monkeypatch.setattr("fedmix.bench.measure.time.perf_counter", lambda: float(next(ticks)))
     built = federation(WORKLOADS["digits"], "fedavg", "sequential", TINY, "cpu")
@@ -93,23 +103,41 @@ def test_every_round_is_the_same_round(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_fastest_number_of_threads_is_kept_and_more_are_not_tried_once_they_are_slower(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Second rounds take 3, 1, 1.05 and 2 seconds with 1, 2, 4 and 8 threads; first rounds take ten more."""
+    """Second rounds take 3, 1, 1.05 and 2 seconds with 1, 2, 4 and 8 threads; first rounds take ten
+    more.
+    """
     seen: list[int] = []
 
     def timing(self: Trial) -> measure.Timing:
         seen.append(self.threads)
-        seconds = {1: 3.0, 2: 1.0, 4: 1.05, 8: 2.0}[self.threads] + 10 * (seen.count(self.threads) == 1)
+        seconds = {1: 3.0, 2: 1.0, 4: 1.05, 8: 2.0}[self.threads] + 10 * (
+            seen.count(self.threads) == 1
+        )
         return measure.Timing(seconds, seconds, 0)
 
     monkeypatch.setattr(measure, "cores", lambda: 32)
     monkeypatch.setattr(Trial, "_round", timing)
     trial = Trial(WORKLOADS["digits"], "fedavg", "plain", TINY, "cpu")
     assert (trial.threads, trial.warmup) == (2, 11.0)
-    assert seen == [1, 1, 2, 2, 4, 4, 8, 8, 2]  # and the best once more, since code is compiled for a number
+    assert seen == [
+        1,
+        1,
+        2,
+        2,
+        4,
+        4,
+        8,
+        8,
+        2,
+    ]  # and the best once more, since code is compiled for a number
 
 
-def test_variants_take_turns_and_records_hold_median_and_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds of 2 steps that take 20, 60, 40 ms (plain) and 10, 30, 20 ms of 40: medians of 20 and 10 ms a step."""
+def test_variants_take_turns_and_records_hold_median_and_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rounds of 2 steps that take 20, 60, 40 ms (plain) and 10, 30, 20 ms of 40: medians of 20 and
+    10 ms a step.
+    """
     turns: list[str] = []
 
     def timing(self: Trial) -> measure.Timing:
@@ -124,10 +152,22 @@ def test_variants_take_turns_and_records_hold_median_and_range(monkeypatch: pyte
     bench.group("digits", WORKLOADS["digits"], "fedavg", ["plain", "vectorised"])
     assert turns[4:] == ["plain", "vectorised"] * 3
     plain, vectorised = bench.records
-    assert (plain.ms_per_step, plain.low, plain.high, plain.speedup) == pytest.approx((20, 10, 30, 1))
-    assert (vectorised.ms_per_step, vectorised.low, vectorised.high, vectorised.speedup) == pytest.approx((10, 5, 15, 2))
+    assert (plain.ms_per_step, plain.low, plain.high, plain.speedup) == pytest.approx(
+        (20, 10, 30, 1)
+    )
+    assert (
+        vectorised.ms_per_step,
+        vectorised.low,
+        vectorised.high,
+        vectorised.speedup,
+    ) == pytest.approx((10, 5, 15, 2))
     assert vectorised.outside == pytest.approx(0.5)  # 20 of 40 ms in the median round
-    assert (vectorised.clients, vectorised.batch, vectorised.repeats, vectorised.threads) == (3, 4, 3, 1)
+    assert (vectorised.clients, vectorised.batch, vectorised.repeats, vectorised.threads) == (
+        3,
+        4,
+        3,
+        1,
+    )
     assert plain.outside is plain.padding is None
 
 
@@ -137,7 +177,9 @@ def test_threads_are_put_back() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_a_variant_that_fails_is_noted_without_folders_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_that_fails_is_noted_without_folders_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(measure, "cores", lambda: 1)
     real = Trial.__init__
 
@@ -162,7 +204,9 @@ def test_a_step_that_was_not_compiled_is_noted(monkeypatch: pytest.MonkeyPatch) 
     bench = Bench(TINY, "cpu", 1)
     bench.group("digits", WORKLOADS["digits"], "fedavg", ["compiled"])
     [note] = bench.notes
-    assert note.startswith("digits fedavg compiled: the local step could not be compiled (no C++ compiler found)")
+    assert note.startswith(
+        "digits fedavg compiled: the local step could not be compiled (no C++ compiler found)"
+    )
 
 
 def test_an_interrupted_bench_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""The plain loop and the reference engine share no step, and come to the same weights from the same draws."""
+"""The plain loop and the reference engine share no step, and come to the same weights from the same
+draws.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,14 +9,30 @@ import pytest
 import torch
 from torch import nn
 
-from fedmix import BadInput, Exchange, Federation, FedMix, LocalMix, NaiveMix, Objective, Proximal, Supervised, Training, models
+from fedmix import (
+    BadInput,
+    Exchange,
+    Federation,
+    FedMix,
+    LocalMix,
+    NaiveMix,
+    Objective,
+    Proximal,
+    Supervised,
+    Training,
+    models,
+)
 from fedmix.bench.plain import Plain, PlainCharLSTM, fedmix, loop_loss
 from fedmix.models import initialised
 from fedmix.training.batches import Received
 from tests.synthetic import SHAPES, Exactly, federated
 
 SIZES = (7, 1, 12)
-OBJECTIVES: dict[str, Objective] = {"fedavg": Supervised(), "naivemix": NaiveMix(0.2), "fedmix": FedMix(0.2)}
+OBJECTIVES: dict[str, Objective] = {
+    "fedavg": Supervised(),
+    "naivemix": NaiveMix(0.2),
+    "fedmix": FedMix(0.2),
+}
 
 
 def without_dropout() -> nn.Module:
@@ -40,15 +58,25 @@ def test_plain_loop_agrees_with_the_reference_engine(kind: str, name: str) -> No
     objective, (build, build_plain) = OBJECTIVES[name], MODELS[kind]
     data = federated(kind, SIZES)
     data = replace(data, transform=Exactly(data.transform))
-    training = Training(len(SIZES), epochs=2, batch_size=4, lr=0.02, momentum=0.9, weight_decay=1e-3)
+    training = Training(
+        len(SIZES), epochs=2, batch_size=4, lr=0.02, momentum=0.9, weight_decay=1e-3
+    )
     exchange = Exchange(m=1) if objective.needs.means else None
 
     def trained(plain: bool) -> Federation:
         federation = Federation(
-            initialised(build, 1).double(), data, objective, training, exchange=exchange, engine="sequential", seed=3
+            initialised(build, 1).double(),
+            data,
+            objective,
+            training,
+            exchange=exchange,
+            engine="sequential",
+            seed=3,
         )
         if plain:
-            federation.engine = Plain(build_plain().double(), objective, training, federation.device)
+            federation.engine = Plain(
+                build_plain().double(), objective, training, federation.device
+            )
         list(federation.run(2, evaluate_every=2))
         return federation
 
@@ -61,7 +89,9 @@ def test_plain_loop_agrees_with_the_reference_engine(kind: str, name: str) -> No
 
 
 def test_third_term_of_a_linear_model_by_hand() -> None:
-    """f(x) = w·x with two outputs and B = 2: ∂ℓ_i/∂x = (p_i − y_i)ᵀ W, and ℓ3 = λ·mean_i (p_i − y_i)ᵀ W x̄."""
+    """f(x) = w·x with two outputs and B = 2: ∂ℓ_i/∂x = (p_i − y_i)ᵀ W, and ℓ3 = λ·mean_i (p_i −
+    y_i)ᵀ W x̄.
+    """
     lam, weight = 0.25, torch.tensor([[1.0, -2.0], [0.5, 3.0]])
     module = nn.Linear(2, 2, bias=False)
     module.load_state_dict({"weight": weight})
@@ -98,7 +128,9 @@ def test_the_lstm_is_the_same_function_also_when_differentiated_by_its_input() -
         weights = [w for w in theirs.parameters() if w.requires_grad]
         for weight, start in zip(weights, ours.parameters(), strict=True):
             weight.copy_(start)
-    x = torch.softmax(torch.randn(2, 80, 84, generator=torch.Generator().manual_seed(0)), -1).requires_grad_()
+    x = torch.softmax(
+        torch.randn(2, 80, 84, generator=torch.Generator().manual_seed(0)), -1
+    ).requires_grad_()
     assert torch.allclose(ours(x), theirs(x), atol=1e-5)
     [a], [b] = (torch.autograd.grad(m(x).square().sum(), x) for m in (ours, theirs))
     assert torch.allclose(a, b, atol=1e-5)

@@ -15,9 +15,27 @@ from fedmix.bench.results import Record, read_steps, with_speedups
 
 LENET = {"workload": "lenet", "algorithm": "fedmix"}
 ROWS: list[dict[str, Any]] = [
-    LENET | {"variant": "plain", "ms_per_step": 60.0, "low": 55.0, "high": 66.0, "clients": 10, "batch": 10},
-    LENET | {"variant": "compiled", "ms_per_step": 7.5, "low": 7.0, "high": 8.0, "padding": 0.25, "threads": 2, "outside": 0.031},
-    LENET | {"variant": "other", "ms_per_step": 120.0, "low": 119.0, "high": 121.0, "something": "else"},
+    LENET
+    | {
+        "variant": "plain",
+        "ms_per_step": 60.0,
+        "low": 55.0,
+        "high": 66.0,
+        "clients": 10,
+        "batch": 10,
+    },
+    LENET
+    | {
+        "variant": "compiled",
+        "ms_per_step": 7.5,
+        "low": 7.0,
+        "high": 8.0,
+        "padding": 0.25,
+        "threads": 2,
+        "outside": 0.031,
+    },
+    LENET
+    | {"variant": "other", "ms_per_step": 120.0, "low": 119.0, "high": 121.0, "something": "else"},
 ]
 
 
@@ -28,9 +46,16 @@ def file(folder: Path, rows: Any, name: str = "steps.json") -> Path:
 
 
 def test_speed_is_against_the_plain_loop_of_the_same_file_and_device(tmp_path: Path) -> None:
-    """60 / 7.5 = 8 and 60 / 120 = 0.5; on another device, and in another file, there is no plain loop to compare with."""
+    """60 / 7.5 = 8 and 60 / 120 = 0.5; on another device, and in another file, there is no plain
+    loop to compare with.
+    """
     elsewhere = ROWS[1] | {"device": "cuda"}
-    assert [r.speedup for r in read_steps(file(tmp_path, [*ROWS, elsewhere]))] == [1.0, 8.0, 0.5, None]
+    assert [r.speedup for r in read_steps(file(tmp_path, [*ROWS, elsewhere]))] == [
+        1.0,
+        8.0,
+        0.5,
+        None,
+    ]
     assert [r.speedup for r in read_steps(file(tmp_path, ROWS[1:]))] == [None, None]
     assert [r.speedup for r in read_steps(file(tmp_path, [ROWS[1] | {"speedup": 3.0}]))] == [3.0]
 
@@ -42,7 +67,11 @@ def test_written_records_come_back(tmp_path: Path) -> None:
     results.written("steps", about, records, ["a note"], path)
     assert read_steps(path) == records
     content = json.loads(path.read_text())
-    assert (content["kind"], content["command"], content["notes"]) == ("steps", "fedmix bench steps", ["a note"])
+    assert (content["kind"], content["command"], content["notes"]) == (
+        "steps",
+        "fedmix bench steps",
+        ["a note"],
+    )
     assert "warmup_s" not in content["records"][0]  # what was not measured is not there
     assert {p.name for p in tmp_path.iterdir()} == {"steps.json", "again.json"}
 
@@ -50,7 +79,11 @@ def test_written_records_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([{"workload": "lenet"}], "holds no records of steps; each needs workload, algorithm, variant, ms_per_step, low, high"),
+        (
+            [{"workload": "lenet"}],
+            "holds no records of steps; each needs workload, algorithm, variant, ms_per_step, "
+            "low, high",
+        ),
         ("text", "holds no records of steps"),
         ([7], "holds no records of steps"),
         ([ROWS[0] | {"ms_per_step": "fast"}], r"ms_per_step='fast' is not a finite number"),
@@ -93,7 +126,9 @@ def test_table_has_a_heading_for_each_workload_and_no_empty_columns(tmp_path: Pa
 
 def test_markdown_has_the_same_cells(tmp_path: Path) -> None:
     lines = results.markdown(read_steps(file(tmp_path, ROWS))).splitlines()
-    assert lines[0] == "| workload | variant | ms | range | vs plain | threads | outside | padding |"
+    assert (
+        lines[0] == "| workload | variant | ms | range | vs plain | threads | outside | padding |"
+    )
     assert lines[2] == "| lenet fedmix, 10x10 | plain | 60.0 | 55.0–66.0 | 1.00x |  |  |  |"
     assert lines[4].startswith("| lenet fedmix | other | 120 |")
 

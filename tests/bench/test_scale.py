@@ -41,7 +41,9 @@ def test_many_clients_hold_rows_of_one_small_array() -> None:
     assert len(built.data.clients) == 50_000
 
 
-def test_points_are_measured_apart_and_the_limit_ends_an_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_are_measured_apart_and_the_limit_ends_an_axis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(AXES, "width", (2, 4, 8))
     said: list[str] = []
     first, note = sweep(["width"], ["fedavg"], "cpu", 1, limit=1e-6, listen=said.append)
@@ -58,7 +60,9 @@ def test_points_are_measured_apart_and_the_limit_ends_an_axis(monkeypatch: pytes
         ("raise RuntimeError('the net is too wide')", "RuntimeError: the net is too wide"),
     ],
 )
-def test_a_process_that_dies_ends_its_axis_only(ending: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_ends_its_axis_only(
+    ending: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!{sys.executable}\nimport os\n{ending}\n")
     python.chmod(0o700)
@@ -76,7 +80,9 @@ def test_bad_input_in_the_other_process_is_bad_input_here() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(BadInput, match="axis 'depth' is unknown; choose among clients, population, steps, width"):
+    with pytest.raises(
+        BadInput, match="axis 'depth' is unknown; choose among clients, population, steps, width"
+    ):
         points("depth")
     with pytest.raises(BadInput, match="--repeats 0"):
         list(sweep(["width"], ["fedavg"], "cpu", 0, 60))

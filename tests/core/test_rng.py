@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zlib
@@ -32,13 +33,21 @@ def test_streams_do_not_depend_on_each_other() -> None:
     alone = stream(5, "batches", 1, 2).random(4)
     stream(5, "means", 1, 2).random(1000)
     np.testing.assert_array_equal(stream(5, "batches", 1, 2).random(4), alone)
-    others = [(6, "batches", 1, 2), (5, "means", 1, 2), (5, "batches", 2, 2), (5, "batches", 1, 3), (5, "batches", 2, 1)]
+    others = [
+        (6, "batches", 1, 2),
+        (5, "means", 1, 2),
+        (5, "batches", 2, 2),
+        (5, "batches", 1, 3),
+        (5, "batches", 2, 1),
+    ]
     for seed, purpose, *where in others:
         assert not np.isclose(stream(seed, purpose, *where).random(4), alone).any()
 
 
 def test_streams_are_uncorrelated() -> None:
-    """Neighbouring seeds, rounds and clients: correlations of 10,000 uniforms deviate from 0 by 0.01."""
+    """Neighbouring seeds, rounds and clients: correlations of 10,000 uniforms deviate from 0 by
+    0.01.
+    """
     keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)]
     drawn = np.stack([stream(s, "lambda", r, k).random(10_000) for s, r, k in keys])
     assert np.abs(np.corrcoef(drawn) - np.eye(5)).max() < 5 * 0.01
@@ -47,17 +56,26 @@ def test_streams_are_uncorrelated() -> None:
 @given(
     st.integers(0, 2**70) | st.sampled_from([0, 2**32 - 1, 2**32, 2**64]),
     st.sampled_from(["batches", "means", "split"]),
-    st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), min_size=1, max_size=5),
+    st.lists(
+        st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), min_size=1, max_size=5
+    ),
 )
-def test_many_streams_at_once_are_the_streams_one_by_one(seed: int, purpose: str, places: list[tuple[int, int]]) -> None:
+def test_many_streams_at_once_are_the_streams_one_by_one(
+    seed: int, purpose: str, places: list[tuple[int, int]]
+) -> None:
     """`stream` leaves the seeding to numpy, which makes it the reference."""
     rounds, clients = np.array(places).T
     several = streams(seed, purpose, rounds, clients)
     for rng, (round_, client) in zip(several, places, strict=True):
-        np.testing.assert_array_equal(rng.integers(0, 2**63, 4), stream(seed, purpose, round_, client).integers(0, 2**63, 4))
+        np.testing.assert_array_equal(
+            rng.integers(0, 2**63, 4), stream(seed, purpose, round_, client).integers(0, 2**63, 4)
+        )
     for rng, (_, client) in zip(streams(seed, purpose, 7, clients), places, strict=True):
         assert rng.random() == stream(seed, purpose, 7, client).random()
-    one_place, five = next(streams(seed, purpose, 3)), next(streams(seed, purpose, 3, 1, 2, np.array([4]), 5))
+    one_place, five = (
+        next(streams(seed, purpose, 3)),
+        next(streams(seed, purpose, 3, 1, 2, np.array([4]), 5)),
+    )
     assert one_place.random() == stream(seed, purpose, 3).random()
     assert five.random() == stream(seed, purpose, 3, 1, 2, 4, 5).random()
     assert next(streams(np.int64(5), purpose, 1)).random() == stream(5, purpose, 1).random()  # type: ignore[arg-type] # happens
@@ -68,9 +86,28 @@ def test_purposes_have_different_numbers() -> None:
     source = Path(__file__).parents[2] / "src" / "fedmix"
     purposes = set()
     for path in source.rglob("*.py"):
-        for call in ('stream(seed, "', 'stream(self.seed, "', 'streams(self.seed, "', 'each("', 'crops("'):
-            purposes |= {part.split('"')[0] for part in path.read_text().split(call)[1:]}
-    assert {"clients", "batches", "means", "partners", "lambda", "crops", "dropout", "split", "shuffle"} <= purposes
+        for call in (
+            'stream(seed, "',
+            'stream(self.seed, "',
+            'streams(self.seed, "',
+            'each("',
+            'crops("',
+        ):
+            purposes |= {
+                part.split('"')[0]
+                for part in re.sub(r"\(\s+", "(", path.read_text()).split(call)[1:]
+            }
+    assert {
+        "clients",
+        "batches",
+        "means",
+        "partners",
+        "lambda",
+        "crops",
+        "dropout",
+        "split",
+        "shuffle",
+    } <= purposes
     assert len({zlib.crc32(p.encode()) for p in purposes}) == len(purposes)
 
 
@@ -81,7 +118,9 @@ def test_step_keys() -> None:
     assert 2**31 < keys.max() < 2**32  # all 32 bits are used
     assert len(set(keys.tolist())) == 1000  # a pair agrees with 1000²/2^33 = 1e-4
     assert step_keys(stream(0, "dropout", 1, 3), 5).tolist() != keys[:5].tolist()
-    assert step_keys(stream(0, "dropout", 1, 2), 5).tolist() == keys[:5].tolist()  # a longer plan begins the same way
+    assert (
+        step_keys(stream(0, "dropout", 1, 2), 5).tolist() == keys[:5].tolist()
+    )  # a longer plan begins the same way
 
 
 # Hash
@@ -122,7 +161,9 @@ def test_rate(drop: float) -> None:
 
 
 def test_masks_are_uncorrelated() -> None:
-    """Between keys, neighbouring keys, sites, and neighbours in one mask; 100,000 positions deviate by 0.0032."""
+    """Between keys, neighbouring keys, sites, and neighbours in one mask; 100,000 positions deviate
+    by 0.0032.
+    """
     n = 100_000
     places = [(7, 0), (8, 0), (2**31 + 7, 0), (7, 1), (8, 1), (7, 2)]
     masks = np.stack([mask(key, site, (n,), 0.5).double().numpy() for key, site in places])
@@ -182,7 +223,13 @@ def test_same_seed_same_weights_in_another_process() -> None:
     for hash_seed in ("0", "12345"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(
-            [sys.executable, "-c", RUN], env=environment, cwd=root, capture_output=True, text=True, check=True, timeout=120
+            [sys.executable, "-c", RUN],
+            env=environment,
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
         )
         runs.append(json.loads(done.stdout.splitlines()[-1]))
     assert runs[0] == runs[1]

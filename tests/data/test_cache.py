@@ -60,7 +60,9 @@ def test_second_load_maps_and_does_not_decode(source: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("change", ["size", "time", "name", "format"])
-def test_a_changed_source_is_decoded_anew(source: Path, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_source_is_decoded_anew(
+    source: Path, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cached("set", [source], decode, tmp_path)
     if change == "size":
         stat = source.stat()
@@ -76,7 +78,9 @@ def test_a_changed_source_is_decoded_anew(source: Path, tmp_path: Path, change: 
         cached("set", [source], forbidden, tmp_path)
 
 
-def test_environment_names_the_folder(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_names_the_folder(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FEDMIX_CACHE", str(tmp_path / "there"))
     cached("set", [source], decode)
     assert [p.name.split("-")[0] for p in (tmp_path / "there").iterdir()] == ["set"]
@@ -86,7 +90,9 @@ def test_environment_names_the_folder(source: Path, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, ValueError, DataError])
-def test_an_interrupted_decode_leaves_nothing(source: Path, tmp_path: Path, interruption: type[BaseException]) -> None:
+def test_an_interrupted_decode_leaves_nothing(
+    source: Path, tmp_path: Path, interruption: type[BaseException]
+) -> None:
     def interrupted(folder: Path) -> None:
         decode(folder)
         raise interruption
@@ -141,7 +147,10 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "tiny"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(command, capture_output=True, check=False).returncode != 0
+    ):
         pytest.skip("mounting a small file system takes rights that this user lacks")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
@@ -149,12 +158,17 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk(tiny_disk: Path, tmp_path: Path) -> None:
     mirror = write_mirror(tmp_path / "mirror", "cifar10")  # 600·3072 bytes decoded
-    with pytest.raises(DataError, match=r"cifar10 into .*tiny \(No space left on device\); make room .*FEDMIX_CACHE"):
+    with pytest.raises(
+        DataError,
+        match=r"cifar10 into .*tiny \(No space left on device\); make room .*FEDMIX_CACHE",
+    ):
         cifar10(root=mirror, cache=tiny_disk)
     assert list(tiny_disk.iterdir()) == []
 
 
-def test_a_full_disk_without_rights_to_mount(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_without_rights_to_mount(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -224,22 +238,35 @@ DAMAGE: list[tuple[str, Callable[[Path], None]]] = [
     ("labels are int64 with 1 missing", columns(img=encoded(PIXELS), label=[0, None, 2])),
     ("images are list", columns(img=[[1], [2], [3]], label=[0, 1, 2])),
     ("an image is 28x32, not 32x32", columns(img=encoded(PIXELS[:, :, 2:30]), label=[0, 1, 2])),
-    ("an image cannot be decoded", columns(img=pa.array([{"bytes": b"no PNG", "path": None}]), label=[0])),
-    ("an image cannot be decoded", columns(img=pa.array([{"bytes": None, "path": "cat.png"}]), label=[0])),
     (
         "an image cannot be decoded",
-        columns(img=pa.array([{"bytes": encoded(PIXELS)[0]["bytes"].as_py()[:60], "path": None}]), label=[0]),
+        columns(img=pa.array([{"bytes": b"no PNG", "path": None}]), label=[0]),
+    ),
+    (
+        "an image cannot be decoded",
+        columns(img=pa.array([{"bytes": None, "path": "cat.png"}]), label=[0]),
+    ),
+    (
+        "an image cannot be decoded",
+        columns(
+            img=pa.array([{"bytes": encoded(PIXELS)[0]["bytes"].as_py()[:60], "path": None}]),
+            label=[0],
+        ),
     ),
     ("the table has no rows", columns(img=encoded(PIXELS[:0]), label=pa.array([], pa.int64()))),
 ]
 
 
-@pytest.mark.parametrize(("words", "damage"), DAMAGE, ids=[f"{i} {words}" for i, (words, _) in enumerate(DAMAGE)])
+@pytest.mark.parametrize(
+    ("words", "damage"), DAMAGE, ids=[f"{i} {words}" for i, (words, _) in enumerate(DAMAGE)]
+)
 def test_damaged_images(words: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
     mirror = write_mirror(tmp_path / "mirror", "cifar10")
     path = mirror / "uoft-cs/cifar10/plain_text/train/0000.parquet"
     damage(path)
-    with pytest.raises(DataError, match=rf"train/0000.parquet: .*({words}).*; delete the file and fetch it again") as caught:
+    with pytest.raises(
+        DataError, match=rf"train/0000.parquet: .*({words}).*; delete the file and fetch it again"
+    ) as caught:
         cifar10(root=mirror, cache=tmp_path / "cache")
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "cache").iterdir()) == []
@@ -251,13 +278,21 @@ def test_a_damaged_file_behind_a_link(tmp_path: Path) -> None:
     link = mirror / "uoft-cs/cifar10/plain_text/train/0000.parquet"
     truncate(link)
     link.symlink_to(link.rename(tmp_path / "blob"))
-    with pytest.raises(DataError, match=r"train/0000.parquet: .*; delete .*/blob and fetch it again"):
+    with pytest.raises(
+        DataError, match=r"train/0000.parquet: .*; delete .*/blob and fetch it again"
+    ):
         cifar10(root=mirror, cache=tmp_path / "cache")
 
 
 def test_damaged_text(tmp_path: Path) -> None:
     for x, y in (["a" * 79], ["b"]), (["a" * 80], ["bc"]), (["a" * 80], [None]):
-        write_table(tmp_path, "flwrlabs/shakespeare", "default", "train", {"character_id": ["A"], "x": x, "y": y})
+        write_table(
+            tmp_path,
+            "flwrlabs/shakespeare",
+            "default",
+            "train",
+            {"character_id": ["A"], "x": x, "y": y},
+        )
         with pytest.raises(DataError, match=r"0000.parquet: a text is not of (80|1) letters"):
             shakespeare(1, root=tmp_path, cache=tmp_path / "cache")
 

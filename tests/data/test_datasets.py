@@ -1,4 +1,6 @@
-"""Every reader on small copies of its dataset; what is expected is read from the tables, without the code under test."""
+"""Every reader on small copies of its dataset; what is expected is read from the tables, without
+the code under test.
+"""
 
 import io
 import subprocess
@@ -13,7 +15,16 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from fedmix.core.errors import BadInput
-from fedmix.data import FederatedData, Ragged, cifar10, cifar100, diabetes, digits, femnist, shakespeare
+from fedmix.data import (
+    FederatedData,
+    Ragged,
+    cifar10,
+    cifar100,
+    diabetes,
+    digits,
+    femnist,
+    shakespeare,
+)
 from fedmix.data.shakespeare import LETTERS, encode
 from fedmix.data.transforms import Images, OneHot
 from tests.miniature import write_mirror
@@ -66,7 +77,9 @@ def test_cifar10_normalisation(folders: Folders) -> None:
     standard, unit = cifar10(12, **folders), cifar10(12, normalise="unit", augment=False, **folders)
     pixel = standard.x[5, 3, 4].astype(np.float64) / 255
     mean, std = np.array([0.4914, 0.4822, 0.4465]), np.array([0.2470, 0.2435, 0.2616])
-    np.testing.assert_allclose(standard.inputs(standard.x[5:6])[0, :, 3, 4].numpy(), (pixel - mean) / std, atol=1e-6)
+    np.testing.assert_allclose(
+        standard.inputs(standard.x[5:6])[0, :, 3, 4].numpy(), (pixel - mean) / std, atol=1e-6
+    )
     np.testing.assert_allclose(unit.inputs(unit.x[5:6])[0, :, 3, 4].numpy(), pixel, atol=1e-7)
     assert unit.transform.pad == 0
     with pytest.raises(BadInput, match="no normalisation 'zero'"):
@@ -86,17 +99,33 @@ def test_cifar10_with_constant_samples_per_client(folders: Folders) -> None:
 
 
 def test_cifar10_with_a_part_of_the_local_data(folders: Folders) -> None:
-    whole, half, fifth = (as_sets(cifar10(10, local_share=s, **folders).clients) for s in (1.0, 0.5, 0.2))
+    whole, half, fifth = (
+        as_sets(cifar10(10, local_share=s, **folders).clients) for s in (1.0, 0.5, 0.2)
+    )
     for a, b, c in zip(whole, half, fifth, strict=True):
         assert (len(a), len(b), len(c)) == (60, 30, 12)
         assert c < b < a
 
 
 @pytest.mark.parametrize(
-    ("partition", "alpha"), [("classes", None), ("random-classes", None), ("shards", None), ("dirichlet", 0.5), ("iid", None)]
+    ("partition", "alpha"),
+    [
+        ("classes", None),
+        ("random-classes", None),
+        ("shards", None),
+        ("dirichlet", 0.5),
+        ("iid", None),
+    ],
 )
-def test_cifar10_partitions_are_the_seeds(folders: Folders, partition: str, alpha: float | None) -> None:
-    setting: dict[str, Any] = {"partition": partition, "alpha": alpha, "classes_per_client": 3, **folders}
+def test_cifar10_partitions_are_the_seeds(
+    folders: Folders, partition: str, alpha: float | None
+) -> None:
+    setting: dict[str, Any] = {
+        "partition": partition,
+        "alpha": alpha,
+        "classes_per_client": 3,
+        **folders,
+    }
     one, two, other = (as_sets(cifar10(12, seed=s, **setting).clients) for s in (1, 1, 2))
     assert one == two
     assert one != other
@@ -114,7 +143,9 @@ def test_cifar100(folders: Folders) -> None:
 
 
 def test_femnist(folders: Folders) -> None:
-    """Every image is recognised by its pixels, so whose it is and where it went is known from the table."""
+    """Every image is recognised by its pixels, so whose it is and where it went is known from the
+    table.
+    """
     table = rows_of(folders, "flwrlabs/femnist/default/train")
     known = {picture(row["image"]).tobytes(): (row["writer_id"], row["character"]) for row in table}
     assert len(known) == len(table)
@@ -124,7 +155,10 @@ def test_femnist(folders: Folders) -> None:
     for k in range(10):
         mine = [
             (known[x[i].tobytes()], int(y[i]), x[i].tobytes())
-            for x, y, rows in ((data.x, data.y, data.clients), (data.test_x, data.test_y, data.test_clients))
+            for x, y, rows in (
+                (data.x, data.y, data.clients),
+                (data.test_x, data.test_y, data.test_clients),
+            )
             for i in rows[k]
         ]
         (writer,) = {owner for (owner, _), _, _ in mine}
@@ -153,7 +187,13 @@ def test_femnist_settings(folders: Folders) -> None:
     assert femnist(enough, least=32, **folders).clients.sizes.min() >= 32
     with pytest.raises(BadInput, match=f"{enough + 1} clients, but {enough} of 12 have enough"):
         femnist(enough + 1, least=32, **folders)
-    for bad in ({"test_share": 0.0}, {"test_share": 1.0}, {"least": 0}, {"clients": 0}, {"clients": 13}):
+    for bad in (
+        {"test_share": 0.0},
+        {"test_share": 1.0},
+        {"least": 0},
+        {"clients": 0},
+        {"clients": 13},
+    ):
         with pytest.raises(BadInput, match=next(iter(bad))):
             femnist(**{"clients": 3, **bad, **folders})
 
@@ -178,7 +218,9 @@ def windows(x: Array, y: Array, rows: Array) -> list[tuple[str, str]]:
 
 
 def test_shakespeare(folders: Folders) -> None:
-    """Client k is the k-th role by name; its windows are the text's, without 79 between training and test."""
+    """Client k is the k-th role by name; its windows are the text's, without 79 between training
+    and test.
+    """
     data = shakespeare(8, **folders)
     assert data.test_clients is not None
     table = roles(folders)
@@ -188,7 +230,8 @@ def test_shakespeare(folders: Folders) -> None:
         assert train == table[role][: len(train)]
         assert test == table[role][len(train) + 79 :]
         assert abs(len(train) - 0.8 * (len(table[role]) - 79)) <= 0.5
-        # The text is the first window and then the last letter of each: no letter is read on both sides.
+        # The text is the first window and then the last letter of each: no letter is read on both
+        # sides.
         text = table[role][0][0] + "".join(y for _, y in table[role])
         last, first = len(train) - 1, len(train) + 79
         assert text[last : last + 80] == train[-1][0]
@@ -223,7 +266,10 @@ def test_shakespeares_letters() -> None:
 def test_digits() -> None:
     data = digits(10, seed=4)
     source = load_digits()
-    grey = {tuple(np.rint(i * 255 / 16).ravel()): t for i, t in zip(source.images, source.target, strict=True)}
+    grey = {
+        tuple(np.rint(i * 255 / 16).ravel()): t
+        for i, t in zip(source.images, source.target, strict=True)
+    }
     for x, y in ((data.x, data.y), (data.test_x, data.test_y)):
         assert all(grey[tuple(image.ravel())] == label for image, label in zip(x, y, strict=True))
     assert len(data.x) + len(data.test_x) == 1797
@@ -235,7 +281,13 @@ def test_digits() -> None:
     assert abs(float(pixels.mean())) < 1e-3
     assert float(pixels.std()) == pytest.approx(1, abs=1e-3)
     assert digits(5, partition="dirichlet", alpha=1.0).clients.sizes.sum() == 1438
-    assert digits(5, partition="iid", local_share=0.5).clients.sizes.tolist() == [144, 144, 144, 144, 144]
+    assert digits(5, partition="iid", local_share=0.5).clients.sizes.tolist() == [
+        144,
+        144,
+        144,
+        144,
+        144,
+    ]
     with pytest.raises(BadInput, match="test_share"):
         digits(test_share=0)
 
@@ -243,7 +295,11 @@ def test_digits() -> None:
 def test_diabetes() -> None:
     data = diabetes(8, seed=2)
     assert data.test_clients is not None
-    assert (data.x.shape, data.y.shape, data.test_x.shape) == ((354, 10), (354, 1), (88, 10))  # 0.2 · 442 = 88.4
+    assert (data.x.shape, data.y.shape, data.test_x.shape) == (
+        (354, 10),
+        (354, 1),
+        (88, 10),
+    )  # 0.2 · 442 = 88.4
     np.testing.assert_allclose(data.x.mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(data.x.std(axis=0), 1, atol=1e-5)
     np.testing.assert_allclose([data.y.mean(), data.y.std()], [0, 1], atol=1e-5)
@@ -263,7 +319,8 @@ def test_diabetes() -> None:
 def test_importing_the_package_needs_torch_and_numpy_only() -> None:
     code = (
         "import sys, fedmix.data; "
-        "heavy = {'pyarrow', 'PIL', 'huggingface_hub', 'sklearn'} & set(sys.modules); assert not heavy, heavy"
+        "heavy = {'pyarrow', 'PIL', 'huggingface_hub', 'sklearn'} & set(sys.modules); assert not "
+        "heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -16,7 +16,9 @@ def made() -> FederatedData:
 
 
 def test_class_counts() -> None:
-    """Client 0 holds three of class 2, client 1 one of class 0, client 2 two of class 1; class 3 has nobody, row 7 no owner."""
+    """Client 0 holds three of class 2, client 1 one of class 0, client 2 two of class 1; class 3
+    has nobody, row 7 no owner.
+    """
     counts = made().class_counts()
     assert counts is not None
     assert counts.tolist() == [[0, 0, 3, 0], [1, 0, 0, 0], [0, 2, 0, 0]]
@@ -38,12 +40,23 @@ def test_labels_of_any_integer_type_become_vectors(kind: type[np.integer[Any]]) 
 
 
 @pytest.mark.parametrize(
-    "changed", [{}, {0: [5]}, {1: [5, 6, 7]}, {2: [0, 1, 2, 3]}, {2: [7], 0: [1, 1]}, {0: [0], 1: [1], 2: [2]}], ids=str
+    "changed",
+    [
+        {},
+        {0: [5]},
+        {1: [5, 6, 7]},
+        {2: [0, 1, 2, 3]},
+        {2: [7], 0: [1, 1]},
+        {0: [0], 1: [1], 2: [2]},
+    ],
+    ids=str,
 )
 def test_other_rows_for_some(changed: dict[int, list[int]]) -> None:
     data = made()
     after = data.with_clients(changed)
-    assert [after.clients[k].tolist() for k in range(3)] == [changed.get(k, ROWS[k]) for k in range(3)]
+    assert [after.clients[k].tolist() for k in range(3)] == [
+        changed.get(k, ROWS[k]) for k in range(3)
+    ]
     assert [data.clients[k].tolist() for k in range(3)] == ROWS
     assert after.x is data.x
 

@@ -1,4 +1,6 @@
-"""Downloads, by the hub's own client, from a server on this machine that speaks the hub's protocol and can misbehave."""
+"""Downloads, by the hub's own client, from a server on this machine that speaks the hub's protocol
+and can misbehave.
+"""
 
 import json
 import re
@@ -62,35 +64,62 @@ class Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.server.log.append((self.command, path, self.headers.get("Range")))
         assert self.headers.get("Authorization") is None
-        tree, resolve = f"/api/datasets/{REPO}/tree/{REVISION}/", f"/datasets/{REPO}/resolve/{REVISION}/"
+        tree, resolve = (
+            f"/api/datasets/{REPO}/tree/{REVISION}/",
+            f"/datasets/{REPO}/resolve/{REVISION}/",
+        )
         if path.startswith(tree):
             folder = path.removeprefix(tree) + "/"
             entries = [
-                {"type": "file", "oid": "0" * 40, "size": len(body) + self.server.listed_extra, "path": name}
+                {
+                    "type": "file",
+                    "oid": "0" * 40,
+                    "size": len(body) + self.server.listed_extra,
+                    "path": name,
+                }
                 for name, body in CONTENT.items()
                 if name.startswith(folder)
             ]
             if entries:
                 self.send(200, json.dumps(entries).encode(), {"Content-Type": "application/json"})
             else:
-                self.send(404, b"{}", {"X-Error-Code": "EntryNotFound", "X-Error-Message": "no such folder"})
+                self.send(
+                    404,
+                    b"{}",
+                    {"X-Error-Code": "EntryNotFound", "X-Error-Message": "no such folder"},
+                )
         elif path.startswith(resolve) and path.removeprefix(resolve) in CONTENT:
             self.send_file(path.removeprefix(resolve))
         else:
-            self.send(404, b"{}", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "no such repository"})
+            self.send(
+                404,
+                b"{}",
+                {"X-Error-Code": "RepoNotFound", "X-Error-Message": "no such repository"},
+            )
 
     def send_file(self, name: str) -> None:
         body = CONTENT[name]
-        headers = {"ETag": f'"{abs(hash(body)):x}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        headers = {
+            "ETag": f'"{abs(hash(body)):x}"',
+            "X-Repo-Commit": COMMIT,
+            "Accept-Ranges": "bytes",
+        }
         wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         start = int(wanted[1]) if wanted else 0
         if wanted:
             headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
         cut = self.command == "GET" and self.server.cuts > 0 and len(body) > self.server.most
         self.server.cuts -= cut
-        self.send(206 if wanted else 200, body[start:], headers, max(0, self.server.most - start) if cut else None)
+        self.send(
+            206 if wanted else 200,
+            body[start:],
+            headers,
+            max(0, self.server.most - start) if cut else None,
+        )
 
-    def send(self, status: int, body: bytes, headers: dict[str, str], only: int | None = None) -> None:
+    def send(
+        self, status: int, body: bytes, headers: dict[str, str], only: int | None = None
+    ) -> None:
         self.send_response(status)
         for key, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(key, value)
@@ -110,7 +139,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         connect(self, address)
 
     server = Hub()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     monkeypatch.setattr(socket.socket, "connect", only_here)
     monkeypatch.setattr(time, "sleep", lambda _: None)
@@ -155,17 +186,25 @@ def test_a_file_that_was_lost_is_fetched_again() -> None:
 
 
 def test_a_cut_line_resumes(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 2**16)  # less is lost with a line, as the files are small
+    monkeypatch.setattr(
+        constants, "DOWNLOAD_CHUNK_SIZE", 2**16
+    )  # less is lost with a line, as the files are small
     hub.most, hub.cuts = 300_000, 1
     files = parquet(REPO, "plain", "train")
     assert files[0].read_bytes() == CONTENT["plain/train/0000.parquet"]
-    gets = [wanted for kind, path, wanted in hub.log if kind == "GET" and path.endswith("train/0000.parquet")]
+    gets = [
+        wanted
+        for kind, path, wanted in hub.log
+        if kind == "GET" and path.endswith("train/0000.parquet")
+    ]
     assert gets == [None, f"bytes={300_000 // 2**16 * 2**16}-"]  # whole chunks are kept
 
 
 def test_a_line_that_is_always_cut_is_an_error(hub: Hub, tmp_path: Path) -> None:
     hub.most, hub.cuts = 300_000, 10**9
-    with pytest.raises(DataError, match=r"cannot download someone/numbers \(plain/train\) from http://127.*; check"):
+    with pytest.raises(
+        DataError, match=r"cannot download someone/numbers \(plain/train\) from http://127.*; check"
+    ):
         parquet(REPO, "plain", "train")
     assert blobs(tmp_path) == []
     hub.cuts = 0
@@ -183,7 +222,9 @@ def test_a_size_that_differs_from_the_listing_is_an_error(hub: Hub) -> None:
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize(("repo", "split"), [("someone/else", "train"), (REPO, "validation")])
 def test_what_the_hub_does_not_have(repo: str, split: str) -> None:
-    with pytest.raises(DataError, match=rf"cannot download {repo} \(plain/{split}\).*set FEDMIX_DATA"):
+    with pytest.raises(
+        DataError, match=rf"cannot download {repo} \(plain/{split}\).*set FEDMIX_DATA"
+    ):
         parquet(repo, "plain", split)
 
 
@@ -203,14 +244,19 @@ def test_errors_are_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_named_folder_is_used_and_nothing_else(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_folder_is_used_and_nothing_else(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "mirror" / REPO / "plain" / "train"
     folder.mkdir(parents=True)
     for name in ("0001.parquet", "0000.parquet", "readme.txt"):
         (folder / name).touch()
     monkeypatch.setenv("FEDMIX_DATA", str(tmp_path / "mirror"))
     assert [p.name for p in parquet(REPO, "plain", "train")] == ["0000.parquet", "0001.parquet"]
-    with pytest.raises(DataError, match=r"no parquet files in .*mirror/someone/numbers/plain/test; .*unset FEDMIX_DATA"):
+    with pytest.raises(
+        DataError,
+        match=r"no parquet files in .*mirror/someone/numbers/plain/test; .*unset FEDMIX_DATA",
+    ):
         parquet(REPO, "plain", "test")
     with pytest.raises(DataError, match=r"no parquet files in .*elsewhere.*; .*leave out --data"):
         parquet(REPO, "plain", "train", root=tmp_path / "elsewhere")

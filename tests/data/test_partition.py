@@ -18,7 +18,9 @@ class_sizes = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 
 @st.composite
 def class_settings(draw: st.DrawFn, coverage: int) -> tuple[list[int], int, int]:
-    """Class sizes, clients and classes per client that can work, with at least `coverage` shards of each class."""
+    """Class sizes, clients and classes per client that can work, with at least `coverage` shards of
+    each class.
+    """
     classes = draw(st.integers(1, 8))
     per_client = draw(st.integers(1, classes))
     clients = draw(st.integers(-(-coverage * classes // per_client), 24))
@@ -33,7 +35,9 @@ def labelled(sizes: list[int], seed: int) -> Array:
 
 def shards(rows: Ragged, labels: Array) -> Array:
     """How many samples of each class each client has, (clients, classes)."""
-    return np.array([[(labels[rows[k]] == c).sum() for c in np.unique(labels)] for k in range(len(rows))])
+    return np.array(
+        [[(labels[rows[k]] == c).sum() for c in np.unique(labels)] for k in range(len(rows))]
+    )
 
 
 def assert_each_once(rows: Ragged, count: int) -> None:
@@ -68,7 +72,13 @@ def test_cifar10_among_60_clients_with_two_classes_each() -> None:
 def test_which_classes_get_one_more_shard_is_drawn() -> None:
     labels = np.repeat(np.arange(3), 20)
     more = {
-        int(np.argmax((shards(partition.by_classes(labels, 4, 1, np.random.default_rng(s)), labels) > 0).sum(axis=0)))
+        int(
+            np.argmax(
+                (
+                    shards(partition.by_classes(labels, 4, 1, np.random.default_rng(s)), labels) > 0
+                ).sum(axis=0)
+            )
+        )
         for s in range(30)
     }
     assert more == {0, 1, 2}
@@ -88,7 +98,9 @@ def test_who_gets_the_longer_shard_is_drawn(balanced: bool) -> None:
 def test_random_classes(setting: tuple[list[int], int, int], seed: int) -> None:
     sizes, clients, per_client = setting
     labels = labelled(sizes, seed)
-    rows = partition.by_classes(labels, clients, per_client, np.random.default_rng(seed), balanced=False)
+    rows = partition.by_classes(
+        labels, clients, per_client, np.random.default_rng(seed), balanced=False
+    )
     assert_each_once(rows, len(labels))
     held = shards(rows, labels)
     assert ((held > 0).sum(axis=1) == per_client).all()
@@ -112,12 +124,20 @@ def test_shards(sizes: list[int], clients: int, per_client: int, seed: int) -> N
 
 
 def test_shards_are_dealt_at_random() -> None:
-    """120 shards of CIFAR-10, 12 of a class: the second is of the first one's class with probability 11/119."""
+    """120 shards of CIFAR-10, 12 of a class: the second is of the first one's class with
+    probability 11/119.
+    """
     labels = np.repeat(np.arange(10), 5004)  # 12 shards of 417
     one_class = [
-        (shards(partition.shards(labels, 60, 2, np.random.default_rng(seed)), labels) > 0).sum(axis=1) == 1 for seed in range(40)
+        (shards(partition.shards(labels, 60, 2, np.random.default_rng(seed)), labels) > 0).sum(
+            axis=1
+        )
+        == 1
+        for seed in range(40)
     ]
-    assert np.mean(one_class) == pytest.approx(11 / 119, abs=4 * np.sqrt(11 / 119 * 108 / 119 / 2400))
+    assert np.mean(one_class) == pytest.approx(
+        11 / 119, abs=4 * np.sqrt(11 / 119 * 108 / 119 / 2400)
+    )
 
 
 def test_shards_keep_the_order_drawn() -> None:
@@ -130,16 +150,25 @@ def test_shards_keep_the_order_drawn() -> None:
 
 
 def test_random_classes_are_uniform() -> None:
-    """Of 4 classes each client draws 2, so each of the 6 pairs with probability 1/6: 200 of 1,200, deviation 13."""
+    """Of 4 classes each client draws 2, so each of the 6 pairs with probability 1/6: 200 of 1,200,
+    deviation 13.
+    """
     labels = np.repeat(np.arange(4), 1200)
-    held = shards(partition.by_classes(labels, 1200, 2, np.random.default_rng(1), balanced=False), labels) > 0
+    held = (
+        shards(
+            partition.by_classes(labels, 1200, 2, np.random.default_rng(1), balanced=False), labels
+        )
+        > 0
+    )
     pairs, counts = np.unique(held, axis=0, return_counts=True)
     assert len(pairs) == 6
     assert (abs(counts - 200) < 5 * 13).all()
 
 
 @given(class_sizes, st.integers(1, 10), st.floats(0.05, 100), seeds)
-def test_dirichlet_deals_every_sample_once(sizes: list[int], clients: int, alpha: float, seed: int) -> None:
+def test_dirichlet_deals_every_sample_once(
+    sizes: list[int], clients: int, alpha: float, seed: int
+) -> None:
     labels = labelled(sizes, seed)
     assume(clients <= len(labels))
     rows = partition.dirichlet(labels, clients, alpha, np.random.default_rng(seed), least=0)
@@ -156,11 +185,17 @@ def test_dirichlet_with_large_alpha_is_even(sizes: list[int], clients: int, seed
 
 
 @given(class_sizes, st.integers(1, 10), seeds)
-def test_dirichlet_with_small_alpha_gives_a_class_to_one_client(sizes: list[int], clients: int, seed: int) -> None:
-    """Someone else has a share above 1/120 with probability of about alpha·clients·log(120) < 1e-8 per class."""
+def test_dirichlet_with_small_alpha_gives_a_class_to_one_client(
+    sizes: list[int], clients: int, seed: int
+) -> None:
+    """Someone else has a share above 1/120 with probability of about alpha·clients·log(120) < 1e-8
+    per class.
+    """
     labels = labelled(sizes, seed)
     assume(clients <= len(labels))
-    held = shards(partition.dirichlet(labels, clients, 1e-10, np.random.default_rng(seed), least=0), labels)
+    held = shards(
+        partition.dirichlet(labels, clients, 1e-10, np.random.default_rng(seed), least=0), labels
+    )
     assert ((held > 0).sum(axis=0) == 1).all()
 
 
@@ -176,7 +211,10 @@ def test_dirichlet_moments() -> None:
 def test_dirichlet_draws_again_until_everyone_has_enough() -> None:
     labels = np.repeat(np.arange(10), 100)
     for seed in range(20):
-        assert partition.dirichlet(labels, 10, 0.3, np.random.default_rng(seed), least=20).sizes.min() >= 20
+        assert (
+            partition.dirichlet(labels, 10, 0.3, np.random.default_rng(seed), least=20).sizes.min()
+            >= 20
+        )
 
 
 @given(st.integers(1, 300), st.integers(1, 50), seeds)
@@ -219,7 +257,9 @@ def test_a_share_is_drawn() -> None:
 def test_share_of_the_papers_table() -> None:
     """With 833 local samples: 20 % are 167 (166.6), 50 % are 416 (416.5, to even)."""
     index = Ragged.of([np.arange(833)])
-    counts = [int(partition.share(index, f, np.random.default_rng(0)).sizes[0]) for f in (0.2, 0.5, 1.0)]
+    counts = [
+        int(partition.share(index, f, np.random.default_rng(0)).sizes[0]) for f in (0.2, 0.5, 1.0)
+    ]
     assert counts == [167, 416, 833]
 
 
@@ -257,8 +297,17 @@ def test_classes_are_dealt_or_drawn_as_named(how: str, balanced: bool) -> None:
 
 def test_equal_seeds_give_equal_partitions() -> None:
     labels = np.repeat(np.arange(10), 30)
-    for how, alpha in (("classes", None), ("random-classes", None), ("shards", None), ("dirichlet", 0.5), ("iid", None)):
-        one, two, other = (partition.spread(labels, 12, how, 3, alpha, np.random.default_rng(s)).flat.tolist() for s in (1, 1, 2))
+    for how, alpha in (
+        ("classes", None),
+        ("random-classes", None),
+        ("shards", None),
+        ("dirichlet", 0.5),
+        ("iid", None),
+    ):
+        one, two, other = (
+            partition.spread(labels, 12, how, 3, alpha, np.random.default_rng(s)).flat.tolist()
+            for s in (1, 1, 2)
+        )
         assert one == two
         assert one != other
 
@@ -273,7 +322,10 @@ BAD: list[tuple[str, Any]] = [
     ("cannot hold all 3 classes", lambda rng: partition.by_classes(LABELS, 2, 1, rng)),
     ("cannot be cut into 5 shards", lambda rng: partition.by_classes(LABELS, 5, 3, rng)),
     ("of 2 samples cannot be cut into 3", lambda rng: partition.by_classes(LABELS[:6], 3, 2, rng)),
-    ("cannot be cut into 5 shards", lambda rng: partition.by_classes(LABELS, 5, 3, rng, balanced=False)),
+    (
+        "cannot be cut into 5 shards",
+        lambda rng: partition.by_classes(LABELS, 5, 3, rng, balanced=False),
+    ),
     ("left one out", lambda rng: partition.by_classes(np.arange(20), 10, 2, rng, balanced=False)),
     ("alpha is 0", lambda rng: partition.dirichlet(LABELS, 3, 0, rng)),
     ("alpha is -1", lambda rng: partition.dirichlet(LABELS, 3, -1, rng)),
@@ -288,7 +340,10 @@ BAD: list[tuple[str, Any]] = [
     ("cannot take 0", lambda rng: partition.subset(LABELS, 0, rng)),
     ("no partition 'shard'", lambda rng: partition.spread(LABELS, 3, "shard", 1, None, rng)),
     ("0 shards per client", lambda rng: partition.shards(LABELS, 3, 0, rng)),
-    ("5 shards per client; 12 samples .* allow 1..4$", lambda rng: partition.shards(LABELS, 3, 5, rng)),
+    (
+        "5 shards per client; 12 samples .* allow 1..4$",
+        lambda rng: partition.shards(LABELS, 3, 5, rng),
+    ),
     ("13 clients for 12 samples", lambda rng: partition.shards(LABELS, 13, 1, rng)),
     ("needs `alpha`", lambda rng: partition.spread(LABELS, 3, "dirichlet", 1, None, rng)),
     ("does not use `alpha`", lambda rng: partition.spread(LABELS, 3, "iid", 1, 0.5, rng)),

@@ -14,7 +14,9 @@ Array = np.ndarray[Any, Any]
 
 
 def by_loop(images: Array, draws: Array, pad: int) -> Array:
-    """Pixel by pixel: the window's pixel (i, j), read right to left when flipped, is the image's (i + row − pad, …)."""
+    """Pixel by pixel: the window's pixel (i, j), read right to left when flipped, is the image's (i
+    + row − pad, …).
+    """
     n, channels, height, width = images.shape
     out = np.zeros_like(images)
     for s in range(n):
@@ -50,7 +52,10 @@ def test_an_offset_of_pad_leaves_the_image_in_place() -> None:
 @pytest.mark.parametrize(
     ("draw", "expected"),
     [
-        ((0, 1, 0), [[0, 0], [1, 2]]),  # the window is one row higher: a row of zeros comes in from above
+        (
+            (0, 1, 0),
+            [[0, 0], [1, 2]],
+        ),  # the window is one row higher: a row of zeros comes in from above
         ((2, 1, 0), [[3, 4], [0, 0]]),
         ((1, 0, 0), [[0, 1], [0, 3]]),
         ((1, 2, 0), [[2, 0], [4, 0]]),
@@ -75,11 +80,15 @@ def test_images_in_units() -> None:
     assert x.shape == (1, 2, 1, 2)
     np.testing.assert_allclose(x[0, :, 0].numpy(), [[0, 0.4], [0.2, 1]], rtol=1e-6)
     inverted = Images((0.0, 0.0), (1.0, 1.0), invert=True).units(raw)
-    np.testing.assert_allclose(inverted[0, :, 0].numpy(), [[1, 0.6], [0.8, 0]], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        inverted[0, :, 0].numpy(), [[1, 0.6], [0.8, 0]], rtol=1e-6, atol=1e-7
+    )
 
 
 def test_images_normalised() -> None:
-    """(0.4 − 0.2) / 0.5 = 0.4 in the first channel, (1 − 0.6) / 0.25 = 1.6 in the second; any leading shape."""
+    """(0.4 − 0.2) / 0.5 = 0.4 in the first channel, (1 − 0.6) / 0.25 = 1.6 in the second; any
+    leading shape.
+    """
     images = Images((0.2, 0.6), (0.5, 0.25))
     x = torch.tensor([[[0.4]], [[1.0]]]).expand(3, 4, 2, 1, 1)
     got = images.normalise(x)
@@ -101,16 +110,29 @@ def test_plain_leaves_values_alone() -> None:
     assert got.tolist() == [[1.5, -2.0]]
 
 
-@pytest.mark.parametrize("transform", [Images((0.3, 0.7), (0.2, 0.4)), Images((0.3, 0.7), (0.2, 0.4), invert=True)])
+@pytest.mark.parametrize(
+    "transform", [Images((0.3, 0.7), (0.2, 0.4)), Images((0.3, 0.7), (0.2, 0.4), invert=True)]
+)
 def test_means_commute_with_normalisation(transform: Transform) -> None:
     """Why means may travel in units: the mean of normalised inputs is the normalised mean."""
-    raw = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (50, 3, 4, 2)).astype(np.uint8))
+    raw = torch.from_numpy(
+        np.random.default_rng(0).integers(0, 256, (50, 3, 4, 2)).astype(np.uint8)
+    )
     units = transform.units(raw).double()
-    np.testing.assert_allclose(transform.normalise(units.mean(0)), transform.normalise(units).mean(0), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        transform.normalise(units.mean(0)),
+        transform.normalise(units).mean(0),
+        rtol=1e-9,
+        atol=1e-12,
+    )
     by_numpy = raw.numpy().transpose(0, 3, 1, 2) / 255.0
     by_numpy = 1 - by_numpy if isinstance(transform, Images) and transform.invert else by_numpy
-    expected = (by_numpy.mean(0) - np.array([0.3, 0.7])[:, None, None]) / np.array([0.2, 0.4])[:, None, None]
-    np.testing.assert_allclose(transform.normalise(units.mean(0)).numpy(), expected, rtol=1e-5, atol=1e-6)
+    expected = (by_numpy.mean(0) - np.array([0.3, 0.7])[:, None, None]) / np.array([0.2, 0.4])[
+        :, None, None
+    ]
+    np.testing.assert_allclose(
+        transform.normalise(units.mean(0)).numpy(), expected, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_a_mean_of_texts_gives_the_mean_of_their_embeddings() -> None:
@@ -121,7 +143,9 @@ def test_a_mean_of_texts_gives_the_mean_of_their_embeddings() -> None:
 
 
 def test_noise_is_standard_once_normalised() -> None:
-    """8,000 values per channel: the mean deviates by 1/sqrt(8000) = 0.011, the variance by sqrt(2/8000) = 0.016."""
+    """8,000 values per channel: the mean deviates by 1/sqrt(8000) = 0.011, the variance by
+    sqrt(2/8000) = 0.016.
+    """
     images = Images((0.3, 0.7), (0.2, 0.4))
     noise = images.normalise(images.noise((500, 2, 4, 4), np.random.default_rng(0))).double()
     for channel in noise.movedim(1, 0):
@@ -130,7 +154,9 @@ def test_noise_is_standard_once_normalised() -> None:
 
 
 def test_noise_of_texts_is_text() -> None:
-    """Every place holds one letter, and each of five letters comes up in a fifth of 10,000 places (deviation 0.004)."""
+    """Every place holds one letter, and each of five letters comes up in a fifth of 10,000 places
+    (deviation 0.004).
+    """
     noise = OneHot(5).noise((1000, 10, 5), np.random.default_rng(0))
     assert noise.shape == (1000, 10, 5)
     assert set(noise.flatten().tolist()) == {0.0, 1.0}

@@ -1,4 +1,6 @@
-"""Arrays of every kind that people pass: they train as a plain loop over the same numbers does, or are refused in a sentence."""
+"""Arrays of every kind that people pass: they train as a plain loop over the same numbers does, or
+are refused in a sentence.
+"""
 
 import re
 import warnings
@@ -101,7 +103,9 @@ LABELS: dict[str, Any] = {
 @BOTH
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # nobody writes
 @pytest.mark.parametrize("kind", INPUTS)
-def test_inputs_train_as_a_plain_loop_does(kind: str, make: Callable[..., FederatedData], tmp_path: Path) -> None:
+def test_inputs_train_as_a_plain_loop_does(
+    kind: str, make: Callable[..., FederatedData], tmp_path: Path
+) -> None:
     x = INPUTS[kind](tmp_path)
     for ours, theirs in zip(step(make(x, Y, (x, Y))), by_hand(), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
@@ -146,16 +150,28 @@ REFUSED: dict[str, tuple[Any, str]] = {
 @BOTH
 @pytest.mark.parametrize("part", ["training", "test"])
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_are_no_numbers_is_refused(kind: str, part: str, make: Callable[..., FederatedData]) -> None:
+def test_what_are_no_numbers_is_refused(
+    kind: str, part: str, make: Callable[..., FederatedData]
+) -> None:
     wrong, said = REFUSED[kind]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(BadInput, match=f"mine: {part} inputs {said}"):
-            make(wrong if part == "training" else X, Y, (wrong if part == "test" else X, Y), name="mine")
+            make(
+                wrong if part == "training" else X,
+                Y,
+                (wrong if part == "test" else X, Y),
+                name="mine",
+            )
         if kind in ("dates", "durations", "complex", "objects", "text"):
             labels = wrong[:, 0]
             with pytest.raises(BadInput, match=f"mine: {part} labels {said}"):
-                make(X, labels if part == "training" else Y, (X, labels if part == "test" else Y), name="mine")
+                make(
+                    X,
+                    labels if part == "training" else Y,
+                    (X, labels if part == "test" else Y),
+                    name="mine",
+                )
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.longdouble])
@@ -163,9 +179,14 @@ def test_numbers_beyond_float32_are_refused(kind: Any) -> None:
     """They would become infinity; what float32 holds is taken, with a warning of its size."""
     x = X.astype(kind)
     x[7, 1] = 1e39
-    with pytest.raises(BadInput, match="training inputs hold numbers beyond float32; scale the data first"):
+    with pytest.raises(
+        BadInput, match="training inputs hold numbers beyond float32; scale the data first"
+    ):
         MAKERS[0](x, Y, (X, Y))
-    with pytest.raises(BadInput, match=re.escape("training inputs hold numbers beyond float32 at row 7 (client 1); scale")):
+    with pytest.raises(
+        BadInput,
+        match=re.escape("training inputs hold numbers beyond float32 at row 7 (client 1); scale"),
+    ):
         MAKERS[1](x, Y, (X, Y))
     assert MAKERS[1](x / 10, Y, (X, Y)).inputs(x[7:8].astype(float) / 10).isfinite().all()
 
@@ -173,10 +194,14 @@ def test_numbers_beyond_float32_are_refused(kind: Any) -> None:
 @BOTH
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_infinity_is_refused_in_every_type(kind: Any, value: float, make: Callable[..., FederatedData]) -> None:
+def test_infinity_is_refused_in_every_type(
+    kind: Any, value: float, make: Callable[..., FederatedData]
+) -> None:
     x = X.astype(kind)
     x[7, 1] = value
-    with pytest.raises(BadInput, match=re.escape("training inputs hold NaN or infinity at row 7 (client 1); clean")):
+    with pytest.raises(
+        BadInput, match=re.escape("training inputs hold NaN or infinity at row 7 (client 1); clean")
+    ):
         make(x, Y, (X, Y))
 
 
@@ -194,7 +219,9 @@ def test_a_code_that_has_no_place_is_refused(code: int, part: str) -> None:
     said = f"{part} inputs hold {code} at {where}; OneHot(4) takes codes in 0..3"
     with pytest.raises(BadInput, match=re.escape(said)):
         MAKERS[1](x, Y, (test, Y), transform=OneHot(4))
-    with pytest.raises(BadInput, match=r"training inputs are float64; OneHot\(4\) takes codes in 0..3, as integers"):
+    with pytest.raises(
+        BadInput, match=r"training inputs are float64; OneHot\(4\) takes codes in 0..3, as integers"
+    ):
         MAKERS[1](good + 0.5, Y, (good, Y), transform=OneHot(4))
     bad[7, 3] = 3
     assert MAKERS[1](bad.astype(">u2"), Y, (good, Y), transform=OneHot(4)).inputs(bad).sum() == 60
@@ -204,10 +231,18 @@ def test_pixels_that_are_no_bytes_are_refused() -> None:
     pixels = np.full((12, 4, 4, 3), 128, np.uint8)
     grey, colour = Images((0.5,), (0.25,)), Images((0.5,) * 3, (0.25,) * 3)
     assert MAKERS[1](pixels, Y, (pixels, Y), transform=colour).input_shape == (3, 4, 4)
-    assert MAKERS[1](pixels.astype(float), Y, (pixels, Y), transform=colour).input_shape == (3, 4, 4)
+    assert MAKERS[1](pixels.astype(float), Y, (pixels, Y), transform=colour).input_shape == (
+        3,
+        4,
+        4,
+    )
     for wrong, how, said in (
         (pixels, grey, r"have shape \(12, 4, 4, 3\); these Images are \(n, height, width, 1\)"),
-        (np.moveaxis(pixels, -1, 1), colour, r"have shape \(12, 3, 4, 4\); these Images are \(n, height, width, 3\)"),
+        (
+            np.moveaxis(pixels, -1, 1),
+            colour,
+            r"have shape \(12, 3, 4, 4\); these Images are \(n, height, width, 3\)",
+        ),
         (pixels[..., 0], grey, r"have shape \(12, 4, 4\)"),
         (pixels / 255, colour, r"end at 0.502; Images takes pixels in 0..255"),
     ):
@@ -221,7 +256,10 @@ def test_pixels_that_are_no_bytes_are_refused() -> None:
 def test_targets_of_another_width_are_refused() -> None:
     """(12, 1) against (12, 3) would be broadcast to a wrong score."""
     for width in (1, 2):
-        with pytest.raises(BadInput, match=rf"test targets have shape \({width},\) but training targets \(3,\); make them alike"):
+        with pytest.raises(
+            BadInput,
+            match=rf"test targets have shape \({width},\) but training targets \(3,\); make them alike",
+        ):
             from_arrays(X, np.zeros((12, 3)), ROWS, (X, np.zeros((12, width))))
 
 
@@ -265,24 +303,37 @@ def test_clients_in_other_forms() -> None:
     ids=["beyond", "from 1", "falling", "lists", "fractions", "unsigned", "big-endian"],
 )
 def test_rows_by_client_that_cannot_be_are_refused(rows: Ragged) -> None:
-    wrongs: list[tuple[str, dict[str, Any]]] = [("rows", {"clients": rows}), ("test rows", {"test_clients": rows})]
+    wrongs: list[tuple[str, dict[str, Any]]] = [
+        ("rows", {"clients": rows}),
+        ("test rows", {"test_clients": rows}),
+    ]
     for part, wrong in wrongs:
         with pytest.raises(
-            BadInput, match=f"the {part} of clients are no int64 rows with rising offsets; make them by Ragged.of"
+            BadInput,
+            match=f"the {part} of clients are no int64 rows with rising offsets; make them by Ragged.of",
         ):
             replace(MAKERS[0](X, Y, (X, Y)), **wrong)
 
 
 def test_only_images_are_cropped() -> None:
-    for how, x in ((Plain(pad=2), X), (OneHot(4, pad=1), np.zeros((12, 2), int)), (Images((0.5,), (0.2,), pad=1), X)):
-        with pytest.raises(BadInput, match=r"training inputs have shape \(12, 2\); a transform's `pad` is for images"):
+    for how, x in (
+        (Plain(pad=2), X),
+        (OneHot(4, pad=1), np.zeros((12, 2), int)),
+        (Images((0.5,), (0.2,), pad=1), X),
+    ):
+        with pytest.raises(
+            BadInput,
+            match=r"training inputs have shape \(12, 2\); a transform's `pad` is for images",
+        ):
             MAKERS[1](x, Y, (x, Y), transform=how)
 
 
 def test_labels_are_dealt_out_in_any_form_of_one_each() -> None:
     for deal in (partition.by_classes, partition.shards):
         assert deal(Y.tolist(), 3, 2, np.random.default_rng(0)).sizes.tolist() == [4, 4, 4]  # type: ignore[arg-type]
-        with pytest.raises(BadInput, match=r"labels have shape \(12, 3\); give one label for each sample"):
+        with pytest.raises(
+            BadInput, match=r"labels have shape \(12, 3\); give one label for each sample"
+        ):
             deal(np.eye(3)[Y], 3, 2, np.random.default_rng(0))
     with pytest.raises(BadInput, match="labels have shape"):
         partition.dirichlet(np.eye(3)[Y], 3, 1.0, np.random.default_rng(0))
@@ -311,21 +362,37 @@ class Doubled(Plain):
         return 2 * x
 
 
-def federation(x: Array, transform: Transform | None = None, module: nn.Module | None = None) -> Federation:
-    made = FederatedData(x, np.arange(len(x)) % 3, Ragged.of([range(len(x))]), x, np.arange(len(x)) % 3, 3, transform or Plain())
+def federation(
+    x: Array, transform: Transform | None = None, module: nn.Module | None = None
+) -> Federation:
+    made = FederatedData(
+        x,
+        np.arange(len(x)) % 3,
+        Ragged.of([range(len(x))]),
+        x,
+        np.arange(len(x)) % 3,
+        3,
+        transform or Plain(),
+    )
     net = module or nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(made.input_shape)), 3))
     return Federation(net, made, Supervised(), Training(1))
 
 
 NORMAL = np.random.default_rng(1).standard_normal((300, 5)).astype(np.float32)
 BYTES = np.random.default_rng(1).integers(0, 256, (300, 4, 4, 1)).astype(np.uint8)
-INK = np.where(np.random.default_rng(2).random((300, 4, 4, 1)) < 0.8, 0, BYTES)  # four fifths are paper
+INK = np.where(
+    np.random.default_rng(2).random((300, 4, 4, 1)) < 0.8, 0, BYTES
+)  # four fifths are paper
 
 
 @pytest.mark.parametrize(
     ("x", "transform", "said"),
     [
-        (NORMAL + 300, None, r"arrays: inputs lie in \[29\d, 30\d\], far from the size of about 1 .*standardise"),
+        (
+            NORMAL + 300,
+            None,
+            r"arrays: inputs lie in \[29\d, 30\d\], far from the size of about 1 .*standardise",
+        ),
         (NORMAL * 300, None, r"inputs lie in \[-"),
         (BYTES, None, r"inputs lie in \[0, 255\], .*or make bytes Images"),
         (INK, None, r"inputs lie in \[0, 255\]"),
@@ -343,19 +410,34 @@ def test_inputs_far_from_1_are_warned_of(x: Array, transform: Transform | None, 
 
 
 def test_other_inputs_are_not_warned_of() -> None:
-    """Standardised, whatever their tails; in [0, 1]; sixteen grey levels; one-hot; and codes of an embedding."""
+    """Standardised, whatever their tails; in [0, 1]; sixteen grey levels; one-hot; and codes of an
+    embedding.
+    """
     heavy = np.random.default_rng(3).standard_cauchy((300, 5)).astype(np.float32)
     outlier = NORMAL.copy()
     outlier[::100] = 1e4
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for x in (NORMAL, heavy, outlier, BYTES / 255, BYTES // 16, NORMAL[:1], np.zeros((4, 3)), NORMAL * 1e-6):
+        for x in (
+            NORMAL,
+            heavy,
+            outlier,
+            BYTES / 255,
+            BYTES // 16,
+            NORMAL[:1],
+            np.zeros((4, 3)),
+            NORMAL * 1e-6,
+        ):
             federation(x)
         federation(BYTES, Images((0.5,), (0.25,)))
         federation(BYTES[..., 0, 0] % 50, OneHot(50))
-        federation(BYTES[:, 0, 0].astype(int), module=nn.Sequential(Codes(), nn.Flatten(), nn.Linear(2, 3)))
+        federation(
+            BYTES[:, 0, 0].astype(int), module=nn.Sequential(Codes(), nn.Flatten(), nn.Linear(2, 3))
+        )
         for built_in in (data.digits(), data.diabetes()):
-            net = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(built_in.input_shape)), built_in.outputs))
+            net = nn.Sequential(
+                nn.Flatten(), nn.Linear(int(np.prod(built_in.input_shape)), built_in.outputs)
+            )
             Federation(net, built_in, Supervised(), Training(1))
 
 

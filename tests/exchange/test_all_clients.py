@@ -1,4 +1,6 @@
-"""All clients at once release what each would release by itself: `release`, with the client's own streams, says what."""
+"""All clients at once release what each would release by itself: `release`, with the client's own
+streams, says what.
+"""
 
 import math
 from dataclasses import replace
@@ -22,16 +24,22 @@ CLASSES = 3
 
 
 def made(sizes: list[int], *, images: bool, seed: int = 0) -> FederatedData:
-    """Clients whose rows lie scattered in the arrays, of small images or of floats of many magnitudes."""
+    """Clients whose rows lie scattered in the arrays, of small images or of floats of many
+    magnitudes.
+    """
     rng = np.random.default_rng(seed)
     total = sum(sizes)
     if images:
         x: Array = rng.integers(0, 256, (total, 2, 2, 1)).astype(np.uint8)
     else:
-        x = (rng.standard_normal((total, 3)) * 10.0 ** rng.integers(-6, 6, (total, 3))).astype(np.float32)
+        x = (rng.standard_normal((total, 3)) * 10.0 ** rng.integers(-6, 6, (total, 3))).astype(
+            np.float32
+        )
     y = rng.integers(0, CLASSES, total)
     clients = Ragged.cut(rng.permutation(total), sizes)
-    return FederatedData(x, y, clients, x[:1], y[:1], CLASSES, Images((0.5,), (0.5,)) if images else Plain())
+    return FederatedData(
+        x, y, clients, x[:1], y[:1], CLASSES, Images((0.5,), (0.5,)) if images else Plain()
+    )
 
 
 def exchanged(data: FederatedData, how: Exchange, seed: int) -> Releases:
@@ -41,7 +49,9 @@ def exchanged(data: FederatedData, how: Exchange, seed: int) -> Releases:
     return mean.releases
 
 
-def alone(data: FederatedData, how: Exchange, seed: int, k: int, *, epoch: int = 0, version: int = 0) -> Means | None:
+def alone(
+    data: FederatedData, how: Exchange, seed: int, k: int, *, epoch: int = 0, version: int = 0
+) -> Means | None:
     """What client k releases."""
     rows = data.clients[k]
     y = data.targets(torch.from_numpy(data.y[rows]))

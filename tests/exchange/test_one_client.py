@@ -1,6 +1,8 @@
-"""What a client releases: groups, means, cut-off and noise, each against numbers worked out by hand.
+"""What a client releases: groups, means, cut-off and noise, each against numbers worked out by
+hand.
 
-Sample i holds the value 2^i where a test must know who is in a group: the mean times the size, in binary, names the members.
+Sample i holds the value 2^i where a test must know who is in a group: the mean times the size, in
+binary, names the members.
 """
 
 import math
@@ -31,8 +33,12 @@ def one_hot(labels: list[int], classes: int) -> Tensor:
     return torch.from_numpy(np.eye(classes, dtype=np.float32)[labels])
 
 
-def released(x: Array, y: Tensor, how: Exchange, *, seed: int = 0, client: int = 0, noise: int = 1) -> Means:
-    means = release(client, x, y, how, plain, np.random.default_rng(seed), np.random.default_rng(noise))
+def released(
+    x: Array, y: Tensor, how: Exchange, *, seed: int = 0, client: int = 0, noise: int = 1
+) -> Means:
+    means = release(
+        client, x, y, how, plain, np.random.default_rng(seed), np.random.default_rng(noise)
+    )
     assert means is not None
     return means
 
@@ -83,7 +89,9 @@ def test_nan_is_no_setting(name: str) -> None:
 
 
 def test_more_than_the_client_has_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"exchange.m=8 is more than the 7 samples of client 3; .*exchange.cutoff=8"):
+    with pytest.raises(
+        BadInput, match=r"exchange.m=8 is more than the 7 samples of client 3; .*exchange.cutoff=8"
+    ):
         Exchange(m=8).group_size(3, 7)
     with pytest.raises(BadInput, match="than the 2 samples of client 3"):
         released(np.zeros((2, 1)), one_hot([0, 1], 2), Exchange(m=8), client=3)
@@ -102,7 +110,9 @@ def test_random_split(data: st.DataObject, seed: int) -> None:
 
 
 def test_random_split_is_random() -> None:
-    """Position 0 falls into each of ten groups equally often: a chi-square of 9 degrees stays below 40 (p = 1e-5)."""
+    """Position 0 falls into each of ten groups equally often: a chi-square of 9 degrees stays below
+    40 (p = 1e-5).
+    """
     where = Counter[int]()
     for seed in range(1000):
         groups = split_at_random(50, 5, np.random.default_rng(seed))
@@ -110,7 +120,11 @@ def test_random_split_is_random() -> None:
     assert sum((where[i] - 100) ** 2 / 100 for i in range(10)) < 40
 
 
-@given(labels=st.lists(st.integers(0, 5), min_size=1, max_size=120), data=st.data(), seed=st.integers(0, 2**32))
+@given(
+    labels=st.lists(st.integers(0, 5), min_size=1, max_size=120),
+    data=st.data(),
+    seed=st.integers(0, 2**32),
+)
 def test_class_split(labels: list[int], data: st.DataObject, seed: int) -> None:
     size = data.draw(st.integers(1, len(labels)))
     groups = split_by_class(np.array(labels), size, np.random.default_rng(seed))
@@ -139,8 +153,13 @@ def test_too_few_for_two_groups_stay_together(how: str) -> None:
 
 
 def test_class_split_deals_a_class_out_at_random() -> None:
-    first = {tuple(sorted(split_by_class(np.zeros(6, int), 3, np.random.default_rng(s))[0])) for s in range(200)}
-    assert len(first) == 20  # all (6 choose 3) triples occur: a given one is missed with (19/20)^200 = 4e-5
+    first = {
+        tuple(sorted(split_by_class(np.zeros(6, int), 3, np.random.default_rng(s))[0]))
+        for s in range(200)
+    }
+    assert (
+        len(first) == 20
+    )  # all (6 choose 3) triples occur: a given one is missed with (19/20)^200 = 4e-5
 
 
 def test_released_groups_partition_the_samples() -> None:
@@ -148,7 +167,9 @@ def test_released_groups_partition_the_samples() -> None:
     x, labels = 2.0 ** np.arange(7)[:, None], [0, 0, 0, 1, 1, 2, 2]
     for seed in range(20):
         means = released(x, one_hot(labels, 3), Exchange(m=3), seed=seed)
-        groups = [members(float(mean), size) for mean, size in zip(means.x[:, 0], (3, 4), strict=True)]
+        groups = [
+            members(float(mean), size) for mean, size in zip(means.x[:, 0], (3, 4), strict=True)
+        ]
         assert [len(g) for g in groups] == [3, 4]
         assert groups[0] | groups[1] == set(range(7))
         for group, y in zip(groups, means.y, strict=True):
@@ -186,7 +207,11 @@ def test_single_samples_are_released_as_they_are() -> None:
 
 
 def test_regression_targets_are_averaged() -> None:
-    means = released(np.array([[1.0], [2.0], [6.0]]), torch.tensor([[1.0, 0.0], [2.0, -3.0], [3.0, 9.0]]), Exchange())
+    means = released(
+        np.array([[1.0], [2.0], [6.0]]),
+        torch.tensor([[1.0, 0.0], [2.0, -3.0], [3.0, 9.0]]),
+        Exchange(),
+    )
     assert (means.x.tolist(), means.y.tolist()) == ([[3.0]], [[2.0, 2.0]])
 
 
@@ -200,16 +225,24 @@ def test_means_are_numpys_means_in_units(kind: str) -> None:
     if kind == "text":
         raw = rng.integers(0, 5, (2500, 6)).astype(np.uint8)
         units, transform = np.eye(5)[raw], OneHot(5)
-        means = average(raw, one_hot(labels.tolist(), 4), cut, lambda r: transform.units(torch.from_numpy(r)))
+        means = average(
+            raw, one_hot(labels.tolist(), 4), cut, lambda r: transform.units(torch.from_numpy(r))
+        )
     else:
         raw = rng.integers(0, 256, (2500, 4, 3, 2)).astype(np.uint8)
         units = raw.astype(np.float64).transpose(0, 3, 1, 2) / 255
         units = 1 - units if kind == "inverted" else units
         images = Images((0.5, 0.5), (0.1, 0.2), invert=kind == "inverted")
-        means = average(raw, one_hot(labels.tolist(), 4), cut, lambda r: images.units(torch.from_numpy(r)))
+        means = average(
+            raw, one_hot(labels.tolist(), 4), cut, lambda r: images.units(torch.from_numpy(r))
+        )
     assert means.x.dtype == means.y.dtype == torch.float32
-    np.testing.assert_allclose(means.x.numpy(), np.stack([units[g].mean(0) for g in groups]), rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(means.y.numpy(), np.stack([np.eye(4)[labels[g]].mean(0) for g in groups]), rtol=1e-6)
+    np.testing.assert_allclose(
+        means.x.numpy(), np.stack([units[g].mean(0) for g in groups]), rtol=1e-6, atol=1e-7
+    )
+    np.testing.assert_allclose(
+        means.y.numpy(), np.stack([np.eye(4)[labels[g]].mean(0) for g in groups]), rtol=1e-6
+    )
 
 
 # Cut-off
@@ -228,7 +261,9 @@ def test_cutoff() -> None:
 
 
 def test_noise_has_the_variance_asked_for() -> None:
-    """n·s²/σ² is chi-square with n degrees: s²/σ² deviates from 1 by sqrt(2/n), the mean from 0 by σ/sqrt(n)."""
+    """n·s²/σ² is chi-square with n degrees: s²/σ² deviates from 1 by sqrt(2/n), the mean from 0 by
+    σ/sqrt(n).
+    """
     sigma, n = 0.3, 100 * 400
     x = np.random.default_rng(0).standard_normal((100, 400))
     y = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(3), 100).astype(np.float32))

@@ -1,4 +1,7 @@
-"""What the server makes of releases: order, averages and owners. Release i holds 2^i, so sums name who is in an entry."""
+"""What the server makes of releases: order, averages and owners.
+
+Release i holds 2^i, so sums name who is in an entry.
+"""
 
 from typing import Any
 
@@ -42,7 +45,9 @@ def test_shuffle_keeps_every_release_once() -> None:
 
 
 def test_position_tells_no_owner() -> None:
-    """Over 2,000 shuffles, release 0 is equally often at each of ten places: chi-square of 9 degrees below 40 (p = 1e-5)."""
+    """Over 2,000 shuffles, release 0 is equally often at each of ten places: chi-square of 9
+    degrees below 40 (p = 1e-5).
+    """
     orders = [pool_of(1, seed).x[:, 1].int().tolist() for seed in range(2000)]
     at = np.bincount([order.index(0) for order in orders], minlength=10)
     assert ((at - 200) ** 2 / 200).sum() < 40
@@ -51,7 +56,9 @@ def test_position_tells_no_owner() -> None:
     assert pool_of(1, 7).x.tolist() == pool_of(1, 7).x.tolist()
 
 
-@pytest.mark.parametrize(("average", "sizes"), [(2, [2] * 5), (3, [3, 3, 4]), (4, [4, 6]), (6, [10]), (10, [10])])
+@pytest.mark.parametrize(
+    ("average", "sizes"), [(2, [2] * 5), (3, [3, 3, 4]), (4, [4, 6]), (6, [10]), (10, [10])]
+)
 def test_average_of_entries(average: int, sizes: list[int]) -> None:
     """Every entry averages `average` releases with equal weights; what is left over joins the last."""
     for seed in range(5):
@@ -68,17 +75,24 @@ def test_average_of_entries(average: int, sizes: list[int]) -> None:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=8), st.data(), st.integers(0, 2**32))
-def test_average_for_any_number_of_releases(counts: list[int], data: st.DataObject, seed: int) -> None:
+def test_average_for_any_number_of_releases(
+    counts: list[int], data: st.DataObject, seed: int
+) -> None:
     total = sum(counts)
     average = data.draw(st.integers(1, total))
     pool = build(releases(dict(enumerate(counts))), average, np.random.default_rng(seed))
     sizes = [average] * (total // average - 1) + [average + total % average]
     assert len(pool) == len(sizes)
-    np.testing.assert_allclose(pool.x[:, 1].double().numpy() @ sizes, total * (total - 1) / 2, rtol=1e-5)
+    np.testing.assert_allclose(
+        pool.x[:, 1].double().numpy() @ sizes, total * (total - 1) / 2, rtol=1e-5
+    )
 
 
 def test_more_than_there_is_cannot_be_averaged() -> None:
-    with pytest.raises(BadInput, match=r"exchange.average=11 is more than the 10 means that clients released; lower it"):
+    with pytest.raises(
+        BadInput,
+        match=r"exchange.average=11 is more than the 10 means that clients released; lower it",
+    ):
         pool_of(11)
 
 
@@ -94,8 +108,12 @@ def test_entries_for() -> None:
         mine = [g for g, i in enumerate(order) if OWNER[i] == client]
         assert pool.entries_for(client).tolist() == list(range(10))
         assert pool.entries_for(client, own=True).tolist() == mine
-        assert pool.entries_for(client, exclude_own=True).tolist() == sorted(set(range(10)) - set(mine))
-    assert pool.entries_for(1, exclude_own=True).tolist() == list(range(10))  # client 1 sent nothing
+        assert pool.entries_for(client, exclude_own=True).tolist() == sorted(
+            set(range(10)) - set(mine)
+        )
+    assert pool.entries_for(1, exclude_own=True).tolist() == list(
+        range(10)
+    )  # client 1 sent nothing
 
 
 def test_an_averaged_entry_belongs_to_all_who_are_in_it() -> None:
@@ -107,5 +125,8 @@ def test_an_averaged_entry_belongs_to_all_who_are_in_it() -> None:
 
 
 def test_nothing_left_without_own_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"every entry of the pool holds data of client 5.*smaller average, or exclude_own=False"):
+    with pytest.raises(
+        BadInput,
+        match=r"every entry of the pool holds data of client 5.*smaller average, or exclude_own=False",
+    ):
         pool_of(10).entries_for(5, exclude_own=True)

@@ -1,4 +1,6 @@
-"""The exchange over rounds: who resends when, what each client holds, and every byte counted by hand."""
+"""The exchange over rounds: who resends when, what each client holds, and every byte counted by
+hand.
+"""
 
 from typing import Any
 
@@ -7,7 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, NaiveMix, Supervised, Training, models
+from fedmix import (
+    BadInput,
+    Exchange,
+    Federation,
+    FedMix,
+    Hidden,
+    NaiveMix,
+    Supervised,
+    Training,
+    models,
+)
 from fedmix.data import FederatedData, from_arrays
 from fedmix.exchange import MeanExchange, Releases, Traffic
 from tests.synthetic import listen, one_after_another
@@ -41,7 +53,10 @@ def contents(mean: MeanExchange) -> list[tuple[float, ...]]:
 def expected_means(data: FederatedData) -> list[tuple[float, ...]]:
     """One mean per client, by numpy."""
     rows = [data.clients[k] for k in range(len(data.clients))]
-    together = [np.concatenate([data.x[r].astype(float).mean(0), np.eye(C)[data.y[r]].mean(0)]) for r in rows]
+    together = [
+        np.concatenate([data.x[r].astype(float).mean(0), np.eye(C)[data.y[r]].mean(0)])
+        for r in rows
+    ]
     return sorted(map(tuple, together))
 
 
@@ -61,7 +76,9 @@ def released(mean: MeanExchange) -> Releases:
 def test_first_exchange() -> None:
     data = made()
     mean = MeanExchange(Exchange(), 0, N)
-    assert mean.refresh(data, data.units) == Traffic(means_up=N * (D + C) * VALUE, pool=N * (D + C) * VALUE)
+    assert mean.refresh(data, data.units) == Traffic(
+        means_up=N * (D + C) * VALUE, pool=N * (D + C) * VALUE
+    )
     assert mean.version == 1
     np.testing.assert_allclose(contents(mean), expected_means(data), rtol=1e-6)
 
@@ -82,12 +99,18 @@ def test_only_changed_clients_resend() -> None:
     old = released(mean)
     data = data.with_clients({2: [20, 21, 22, 23, 24], 4: [25, 26, 27, 28]})
     mean.changed([2, 4])
-    # Clients 2 and 4 now hold 5 and 4 samples: two means each. The others' 4, 2 and 3 samples gave 2 + 1 + 1.
-    assert mean.refresh(data, data.units) == Traffic(means_up=4 * (D + C) * VALUE, pool=8 * (D + C) * VALUE)
+    # Clients 2 and 4 now hold 5 and 4 samples: two means each. The others' 4, 2 and 3 samples gave
+    # 2 + 1 + 1.
+    assert mean.refresh(data, data.units) == Traffic(
+        means_up=4 * (D + C) * VALUE, pool=8 * (D + C) * VALUE
+    )
     assert mean.version == 2
     for k in (0, 1, 3):
         assert torch.equal(released(mean).of(k).x, old.of(k).x)
-    sums = [released(mean).of(2).x[0] * 2 + released(mean).of(2).x[1] * 3, released(mean).of(4).x.sum(0) * 2]
+    sums = [
+        released(mean).of(2).x[0] * 2 + released(mean).of(2).x[1] * 3,
+        released(mean).of(4).x.sum(0) * 2,
+    ]
     np.testing.assert_allclose(sums[0].numpy(), data.x[20:25].sum(0), rtol=1e-5)
     np.testing.assert_allclose(sums[1].numpy(), data.x[25:29].sum(0), rtol=1e-5)
     assert mean.refresh(data, data.units) == Traffic()
@@ -125,12 +148,16 @@ def test_releases_and_the_smallest_mean_are_counted() -> None:
 
 def test_a_cutoff_for_everybody_is_refused() -> None:
     data = made()
-    with pytest.raises(BadInput, match=r"exchange.cutoff=7 leaves no client to send means: the largest has 6 samples; lower it"):
+    with pytest.raises(
+        BadInput,
+        match=r"exchange.cutoff=7 leaves no client to send means: the largest has 6 samples; lower it",
+    ):
         exchange(data, cutoff=7)
 
 
 @pytest.mark.parametrize(
-    ("clients", "wait", "needed"), [(5, 0.0, 1), (5, 0.4, 2), (5, 0.5, 3), (5, 1.0, 5), (100, 0.07, 7), (100, 0.29, 29)]
+    ("clients", "wait", "needed"),
+    [(5, 0.0, 1), (5, 0.4, 2), (5, 0.5, 3), (5, 1.0, 5), (100, 0.07, 7), (100, 0.29, 29)],
 )
 def test_wait_holds_back_until_enough_changed(clients: int, wait: float, needed: int) -> None:
     data = made(sizes=(1,) * clients)
@@ -160,7 +187,9 @@ def test_a_client_that_changes_twice_counts_once() -> None:
 
 
 def test_changed_data_is_grouped_anew() -> None:
-    """The rows are the same, but said to have changed: twelve are split into sixes again, with the same sum in all."""
+    """The rows are the same, but said to have changed: twelve are split into sixes again, with the
+    same sum in all.
+    """
     data = made(sizes=(12, 12))
     mean = exchange(data, m=6)
     for _ in range(2):
@@ -274,7 +303,10 @@ def test_own_means() -> None:
         got = pool_x(mean)[entries].double().numpy()
         # The entries' order is shuffled: some order of the sizes gives the client's sum.
         totals = [np.roll(sizes, shift) @ got for shift in range(means)]
-        assert min(np.abs(t - data.x[data.clients[k]].astype(float).sum(0)).max() for t in totals) < 1e-5
+        assert (
+            min(np.abs(t - data.x[data.clients[k]].astype(float).sum(0)).max() for t in totals)
+            < 1e-5
+        )
 
 
 def test_own_means_by_class() -> None:
@@ -305,7 +337,9 @@ def test_noise_says_nothing_about_the_data() -> None:
     assert len(one.pool) == 2 + 1 + 3 + 1 + 2
     assert one.pool.y.tolist() == [[0.5, 0.5]] * 9
     wide = exchange(made(sizes=(500,) * 4), m=1, source="noise")
-    values = pool_x(wide).double()  # 6,000 standard normals: s² deviates from 1 by sqrt(2/6000) = 0.018
+    values = pool_x(
+        wide
+    ).double()  # 6,000 standard normals: s² deviates from 1 by sqrt(2/6000) = 0.018
     assert abs(float(values.var()) - 1) < 5 * 0.018
     assert abs(float(values.mean())) < 5 / 6000**0.5
 
@@ -344,7 +378,16 @@ def test_state_before_the_first_exchange() -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"m": 1}, {"m": 2, "average": 3}, {"noise": 0.5}, {"source": "own", "m": 1}, {"source": "noise"}, {"cutoff": 3}]
+    "how",
+    [
+        {},
+        {"m": 1},
+        {"m": 2, "average": 3},
+        {"noise": 0.5},
+        {"source": "own", "m": 1},
+        {"source": "noise"},
+        {"cutoff": 3},
+    ],
 )
 def test_state_and_restore(how: dict[str, Any]) -> None:
     data = made()
@@ -427,7 +470,9 @@ def test_a_state_that_lost_all_its_releases_is_refused() -> None:
 
 
 def test_traffic_of_a_run() -> None:
-    """2·N·(d_i + C) values for the exchange (the paper's 2·N·d_i, with labels), 2·K·p_m for the models of a round."""
+    """2·N·(d_i + C) values for the exchange (the paper's 2·N·d_i, with labels), 2·K·p_m for the
+    models of a round.
+    """
     K, parameters = 2, D * C + C
     federation = Federation(nn.Linear(D, C), made(), FedMix(0.1), Training(K, batch_size=4), seed=1)
     work = listen(federation)
@@ -453,7 +498,11 @@ def test_traffic_after_a_change() -> None:
     K = N
     changes = {2: {1: [20, 21], 3: [22]}}
     federation = Federation(
-        nn.Linear(D, C), made(), NaiveMix(0.1), Training(K, batch_size=4), changes=lambda r: changes.get(r, {})
+        nn.Linear(D, C),
+        made(),
+        NaiveMix(0.1),
+        Training(K, batch_size=4),
+        changes=lambda r: changes.get(r, {}),
     )
     per_round = [r.traffic for r in federation.run(4)]
     mean = (D + C) * VALUE
@@ -464,15 +513,25 @@ def test_traffic_after_a_change() -> None:
 
 def test_no_means_no_bytes() -> None:
     federation = Federation(nn.Linear(D, C), made(), Supervised(), Training(2))
-    assert {(r.traffic.means_up, r.traffic.means_down, r.traffic.pool) for r in federation.run(2)} == {(0, 0, 0)}
-    control = Federation(nn.Linear(D, C), made(), FedMix(0.1), Training(2), exchange=Exchange(source="own"))
-    assert {(r.traffic.means_up, r.traffic.means_down, r.traffic.pool) for r in control.run(2)} == {(0, 0, 0)}
+    assert {
+        (r.traffic.means_up, r.traffic.means_down, r.traffic.pool) for r in federation.run(2)
+    } == {(0, 0, 0)}
+    control = Federation(
+        nn.Linear(D, C), made(), FedMix(0.1), Training(2), exchange=Exchange(source="own")
+    )
+    assert {(r.traffic.means_up, r.traffic.means_down, r.traffic.pool) for r in control.run(2)} == {
+        (0, 0, 0)
+    }
 
 
 def test_traffic_of_hidden_states() -> None:
-    """Means of 4 hidden values every round; N−K clients get the encoder, 3·4 + 4 values of 26, only to make them."""
+    """Means of 4 hidden values every round; N−K clients get the encoder, 3·4 + 4 values of 26, only
+    to make them.
+    """
     K, hidden, encoder, parameters = 2, 4, D * 4 + 4, (D * 4 + 4) + (4 * C + C)
-    federation = Federation(models.mlp(D, C, hidden), made(), Hidden(FedMix(0.1), 1), Training(K, batch_size=4))
+    federation = Federation(
+        models.mlp(D, C, hidden), made(), Hidden(FedMix(0.1), 1), Training(K, batch_size=4)
+    )
     for finished in federation.run(3):
         pool = N * (hidden + C) * VALUE
         assert finished.traffic == Traffic(
@@ -486,7 +545,9 @@ def test_traffic_of_hidden_states() -> None:
 
 def test_hidden_means_are_those_of_the_rounds_weights() -> None:
     data = made()
-    federation = Federation(models.mlp(D, C, 4), data, Hidden(NaiveMix(0.1), 1), Training(2, batch_size=4, lr=0.5))
+    federation = Federation(
+        models.mlp(D, C, 4), data, Hidden(NaiveMix(0.1), 1), Training(2, batch_size=4, lr=0.5)
+    )
     for _ in range(2):
         weight, bias = (federation.params[f"0.0.{n}"].double().numpy() for n in ("weight", "bias"))
         next(federation.run(federation.round + 1))

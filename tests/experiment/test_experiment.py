@@ -1,4 +1,6 @@
-"""The spec: round trips, names, and refuses what is wrong with a path, a value and the nearest right key."""
+"""The spec: round trips, names, and refuses what is wrong with a path, a value and the nearest
+right key.
+"""
 
 import tomllib
 from pathlib import Path
@@ -35,8 +37,14 @@ def test_presets_round_trip(name: str, algorithm: str) -> None:
     alpha=st.none() | st.floats(0.01, 100),
     widths=st.lists(st.integers(1, 999), min_size=1, max_size=6),
 )
-def test_any_values_round_trip(lam: float, m: Any, noise: float, seed: int, alpha: float | None, widths: list[int]) -> None:
-    data = {"name": "cifar10", "partition": "dirichlet", "alpha": alpha} if alpha else {"name": "cifar10"}
+def test_any_values_round_trip(
+    lam: float, m: Any, noise: float, seed: int, alpha: float | None, widths: list[int]
+) -> None:
+    data = (
+        {"name": "cifar10", "partition": "dirichlet", "alpha": alpha}
+        if alpha
+        else {"name": "cifar10"}
+    )
     values = BASE | {
         "data": data,
         "objective": {"name": "fedmix", "lam": lam},
@@ -80,16 +88,28 @@ def test_the_name_follows_every_setting() -> None:
         ("trainig.lr", 3, r"trainig\.lr=3 is not a setting; did you mean training\.lr\?"),
         ("objectiv.lam", 3, r"objectiv\.lam=3 is not a setting; did you mean objective\.lam\?"),
         ("training.lr_decay.x", 3, r"training\.lr_decay\.x: lr_decay is a value, not a section"),
-        ("training.decay.x", 3, r"training\.decay\.x=3 is not a setting; did you mean training\.lr_decay\?"),
+        (
+            "training.decay.x",
+            3,
+            r"training\.decay\.x=3 is not a setting; did you mean training\.lr_decay\?",
+        ),
         ("round", 3, r"round=3 is not a setting; did you mean rounds\?"),
         ("data.xyzzy", 3, r"data\.xyzzy=3 is not a setting; known are clients, partition"),
-        ("data.name", "digit", r"data\.name='digit' is unknown; did you mean digits\?; choose one of digits, cifar10"),
+        (
+            "data.name",
+            "digit",
+            r"data\.name='digit' is unknown; did you mean digits\?; choose one of digits, cifar10",
+        ),
         ("training.epochs", "five", r"training\.epochs='five' should be a valid integer"),
         ("training.epochs", 0, r"training\.epochs=0 must be at least 1"),
         ("training.momentum", 1.0, r"training\.momentum=1\.0 is outside \[0, 1\)"),
         ("data.clients", 2.5, r"data\.clients=2\.5 should be a valid integer"),
         ("data.clients", 0, r"data\.clients=0 must be at least 1"),
-        ("data.partition", "wild", r"data\.partition='wild' should be 'classes', 'random-classes', 'shards'"),
+        (
+            "data.partition",
+            "wild",
+            r"data\.partition='wild' should be 'classes', 'random-classes', 'shards'",
+        ),
         ("data.partition", "dirichlet", r"partition 'dirichlet' needs `alpha`"),
         ("data.alpha", 0.5, r"partition 'classes' does not use `alpha`; leave it out"),
         ("data.test_share", 1.0, r"data\.test_share=1\.0 must lie between 0 and 1"),
@@ -114,10 +134,19 @@ def test_mistakes_are_named(path: str, value: Any, said: str) -> None:
     [
         ({"objective": {"name": "fedmix"}}, r"objective\.lam is missing"),
         ({"objective": {}}, r"objective\.name is missing"),
-        ({"objective": {"name": "fedavg"}, "exchange": {}}, r"\[exchange\] is set, but fedavg uses no means"),
-        ({"objective": {"name": "fedavg", "layer": 2}}, r"objective\.layer=2, but fedavg mixes nothing"),
+        (
+            {"objective": {"name": "fedavg"}, "exchange": {}},
+            r"\[exchange\] is set, but fedavg uses no means",
+        ),
+        (
+            {"objective": {"name": "fedavg", "layer": 2}},
+            r"objective\.layer=2, but fedavg mixes nothing",
+        ),
         ({"objective": {"name": "localmix"}}, r"LocalMix: give either alpha"),
-        ({"objective": {"name": "fedmix", "lam": 0.1, "expand": "logits", "scale": "algorithm"}}, "leave scale out"),
+        (
+            {"objective": {"name": "fedmix", "lam": 0.1, "expand": "logits", "scale": "algorithm"}},
+            "leave scale out",
+        ),
         ({"data": 3}, r"data=3"),
     ],
 )

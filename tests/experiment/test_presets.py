@@ -1,4 +1,6 @@
-"""Every preset trains, on real data where it is embedded and on miniature files in the hub's layout elsewhere."""
+"""Every preset trains, on real data where it is embedded and on miniature files in the hub's layout
+elsewhere.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,22 @@ from fedmix import BadInput, FedMix, Hidden, NaiveMix, Proximal
 from fedmix.experiment.presets import ALGORITHMS, PRESETS, experiment
 from tests.miniature import write_mirror
 
-NAMES = [*ALGORITHMS, "fedmix+prox", "localmix+prox", "hidden-fedmix", "hidden-naivemix+prox", "hidden-localmeans"]
-SENDS_MEANS = {"naivemix", "fedmix", "fedmix-logits", "fedmix+prox", "hidden-fedmix", "hidden-naivemix+prox"}
+NAMES = [
+    *ALGORITHMS,
+    "fedmix+prox",
+    "localmix+prox",
+    "hidden-fedmix",
+    "hidden-naivemix+prox",
+    "hidden-localmeans",
+]
+SENDS_MEANS = {
+    "naivemix",
+    "fedmix",
+    "fedmix-logits",
+    "fedmix+prox",
+    "hidden-fedmix",
+    "hidden-naivemix+prox",
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -27,7 +43,9 @@ def test_every_algorithm_trains_digits(name: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["fedavg", "fedmix", "hidden-naivemix"])
-@pytest.mark.parametrize(("name", "clients"), [("cifar10", 20), ("cifar100", 5), ("femnist", 8), ("shakespeare", 4)])
+@pytest.mark.parametrize(
+    ("name", "clients"), [("cifar10", 20), ("cifar100", 5), ("femnist", 8), ("shakespeare", 4)]
+)
 def test_every_preset_trains_two_rounds(
     name: str, clients: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,7 +70,9 @@ def test_every_preset_trains_two_rounds(
 
 
 def test_the_papers_settings() -> None:
-    """Appendix B: the table (E, K, λ of NaiveMix and FedMix, μ) and the text (N, learning rate, decay, batch size)."""
+    """Appendix B: the table (E, K, λ of NaiveMix and FedMix, μ) and the text (N, learning rate,
+    decay, batch size).
+    """
     table = {
         "femnist": (10, 10, 100, 0.2, 0.2, 0.1),
         "cifar10": (2, 15, 60, 0.1, 0.05, 0.1),
@@ -62,7 +82,11 @@ def test_the_papers_settings() -> None:
     for name, (epochs, chosen, clients, naive, mix, mu) in table.items():
         values = experiment(name, "naivemix+prox").values()
         training = values["training"]
-        assert (training["epochs"], training["clients_per_round"], values["data"]["clients"]) == (epochs, chosen, clients)
+        assert (training["epochs"], training["clients_per_round"], values["data"]["clients"]) == (
+            epochs,
+            chosen,
+            clients,
+        )
         assert (training["lr"], training["lr_decay"], training["batch_size"]) == (0.01, 0.999, 10)
         assert (values["objective"]["lam"], values["objective"]["mu"]) == (naive, mu)
         assert experiment(name, "fedmix").values()["objective"]["lam"] == mix

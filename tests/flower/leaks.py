@@ -1,4 +1,6 @@
-"""Ways in which a node's data, paths and settings get into what its app says: real federations get this file with their app."""
+"""Ways in which a node's data, paths and settings get into what its app says: real federations get
+this file with their app.
+"""
 
 import logging
 import os
@@ -33,7 +35,9 @@ def loud(data: FederatedData, secret: str) -> FederatedData:
 
 FAULTS: dict[str, Callable[[FederatedData, str], Any]] = {
     "a label": lambda d, _: alone(d.x, np.full(len(d.x), NUMBER), classes=d.classes),
-    "text for inputs": lambda d, secret: alone(np.full((len(d.x), 6), secret), d.y, classes=d.classes),
+    "text for inputs": lambda d, secret: alone(
+        np.full((len(d.x), 6), secret), d.y, classes=d.classes
+    ),
     "text for labels": lambda d, secret: alone(d.x, np.full(len(d.x), secret), classes=d.classes),
     "text for targets": lambda d, secret: alone(d.x, np.full((len(d.x), 1), secret)),
     "a name": lambda d, secret: alone(d.x, d.y[1:], classes=d.classes, name=secret),
@@ -42,7 +46,9 @@ FAULTS: dict[str, Callable[[FederatedData, str], Any]] = {
     "a class": lambda _, secret: fail(Exception, secret),
     "a class of ours": lambda _, secret: fail(FedmixError, secret),
     "a good name": lambda d, secret: alone(d.x, d.y, classes=d.classes, name=secret),
-    "an outlier": lambda d, _: alone(np.concatenate([d.x[:1] + 30, d.x[1:]]), d.y, classes=d.classes),
+    "an outlier": lambda d, _: alone(
+        np.concatenate([d.x[:1] + 30, d.x[1:]]), d.y, classes=d.classes
+    ),
     "an exit": lambda _, secret: fail(SystemExit, secret),
     "loud": loud,
 }
@@ -55,6 +61,10 @@ def spoilt(load: Load) -> Load:
 
     def loaded(client: int, config: Mapping[str, Any]) -> FederatedData:
         data = load(client, config)
-        return FAULTS[str(config["fault"])](data, str(config.get("secret"))) if "fault" in config else data
+        return (
+            FAULTS[str(config["fault"])](data, str(config.get("secret")))
+            if "fault" in config
+            else data
+        )
 
     return loaded

@@ -1,4 +1,6 @@
-"""Ways in which a reply can be no good, and an app whose node replies so: real federations get this file with their app."""
+"""Ways in which a reply can be no good, and an app whose node replies so: real federations get this
+file with their app.
+"""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -14,7 +16,9 @@ def arrays(content: RecordDict, part: str = "weights") -> ArrayRecord:
     return cast(ArrayRecord, content[part])
 
 
-def weight(content: RecordDict, change: Callable[[Any], Any], name: str = "1.weight", part: str = "weights") -> None:
+def weight(
+    content: RecordDict, change: Callable[[Any], Any], name: str = "1.weight", part: str = "weights"
+) -> None:
     arrays(content, part)[name] = Array(change(arrays(content, part)[name].numpy().copy()))
 
 
@@ -45,8 +49,14 @@ def header(text: bytes) -> bytes:
 UPDATES: dict[str, tuple[Change, str]] = {
     "nan": (lambda c: weight(c, lambda w: w * np.nan), "hold NaN or infinity"),
     "infinity": (lambda c: weight(c, lambda w: w + np.inf), "hold NaN or infinity"),
-    "shape": (lambda c: weight(c, lambda w: w.T.copy()), r"have shape \(5, 3\) instead of \(3, 5\)"),
-    "float64": (lambda c: weight(c, lambda w: w.astype(np.float64)), "are float64 instead of float32"),
+    "shape": (
+        lambda c: weight(c, lambda w: w.T.copy()),
+        r"have shape \(5, 3\) instead of \(3, 5\)",
+    ),
+    "float64": (
+        lambda c: weight(c, lambda w: w.astype(np.float64)),
+        "are float64 instead of float32",
+    ),
     "missing": (lambda c: arrays(c).pop("0.0.bias"), "lack '0.0.bias'"),
     "more": (lambda c: arrays(c).update({"z": Array(np.zeros(2))}), "hold 'z'"),
     "no weights": (lambda c: c.pop("weights"), "weights are missing"),
@@ -57,7 +67,11 @@ UPDATES: dict[str, tuple[Change, str]] = {
         r"have shape \(1000000000000,\) instead of \(3,\)",
     ),
     "a shape too long to write": (
-        bytes_of_bias(lambda _: header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (0x" + b"f" * 5000 + b",), }")),
+        bytes_of_bias(
+            lambda _: header(
+                b"{'descr': '<f4', 'fortran_order': False, 'shape': (0x" + b"f" * 5000 + b",), }"
+            )
+        ),
         "have a shape that nothing can have",
     ),
     "torn header": (bytes_of_bias(lambda b: b.replace(b"}", b"(")), "cannot be read"),
@@ -88,7 +102,9 @@ MEANS: dict[str, Change] = {
 
 
 class Lying(ClientApp):
-    """Replies as an honest app does, but for the lies that its node is told to tell: one of its means, then one in each round."""
+    """Replies as an honest app does, but for the lies that its node is told to tell: one of its
+    means, then one in each round.
+    """
 
     def __init__(self, honest: ClientApp) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""A grid whose nodes are in this process: Flower's messages and contexts, without its processes and networks."""
+"""A grid whose nodes are in this process: Flower's messages and contexts, without its processes and
+networks.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -16,7 +18,10 @@ Tamper = Callable[[Message, Message], Message | None]
 
 
 class Nodes(Grid):
-    """Answers every message at once. Nodes can be added and removed, and their replies tampered with, by client."""
+    """Answers every message at once.
+
+    Nodes can be added and removed, and their replies tampered with, by client.
+    """
 
     def __init__(self, app: ClientApp, clients: Iterable[int], **config: Any) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 0
@@ -51,7 +56,9 @@ class Nodes(Grid):
         self.sent.append(message)
         context = self.contexts[message.metadata.dst_node_id]
         try:
-            reply: Message | None = self.app(deepcopy(message), context)  # which a client may change
+            reply: Message | None = self.app(
+                deepcopy(message), context
+            )  # which a client may change
         except Exception as error:  # as Flower does
             reply = Message(Error(2, repr(error)), reply_to=message)
         tamper = self.tamper.get(self.client_of(message))
@@ -78,5 +85,7 @@ class Nodes(Grid):
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
         raise NotImplementedError
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         raise NotImplementedError

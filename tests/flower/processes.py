@@ -1,4 +1,6 @@
-"""Real processes on loopback over the example's app, a wire that counts and can be cut, and the same run on one machine."""
+"""Real processes on loopback over the example's app, a wire that counts and can be cut, and the
+same run on one machine.
+"""
 
 import contextlib
 import json
@@ -33,13 +35,19 @@ class Federated:
 
     def __init__(self, folder: Path, link: Link, **settings: Any) -> None:
         self.folder, self.link, self.data = folder, link, folder / "data"
-        self.app = Path(shutil.copytree(EXAMPLE, folder / "app", ignore=shutil.ignore_patterns("__pycache__", "*.md")))
+        self.app = Path(
+            shutil.copytree(
+                EXAMPLE, folder / "app", ignore=shutil.ignore_patterns("__pycache__", "*.md")
+            )
+        )
         runpy.run_path(str(EXAMPLE / "make_data.py"))["main"](self.data)
         self.experiment = Experiment.load(self.app / "experiment.toml").with_settings(settings)
         (self.app / "experiment.toml").write_text(self.experiment.toml())
 
     def wrap(self, part: str, module: ModuleType, name: str) -> None:
-        """Put a part of the app into a call of a function, which goes along with the app in its module."""
+        """Put a part of the app into a call of a function, which goes along with the app in its
+        module.
+        """
         app, file = self.app / "app.py", Path(str(module.__file__))
         before, there, after = app.read_text().rpartition(part)
         assert there
@@ -63,14 +71,22 @@ class Federated:
 
     def rounds(self) -> list[dict[str, Any]]:
         path = self.run_folder / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.is_file() else []
+        return (
+            [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+            if path.is_file()
+            else []
+        )
 
     def wait_until(self, what: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not what():
-            assert time.monotonic() < deadline, f"waited in vain; the logs are in {self.link.folder}"
+            assert time.monotonic() < deadline, (
+                f"waited in vain; the logs are in {self.link.folder}"
+            )
             run = self.link.processes.get("run")
-            assert run is None or run.poll() is None, f"the run ended early; the logs are in {self.link.folder}"
+            assert run is None or run.poll() is None, (
+                f"the run ended early; the logs are in {self.link.folder}"
+            )
             time.sleep(0.2)
 
     def said(self) -> str:
@@ -83,7 +99,9 @@ class Federated:
         return {n.removeprefix("params."): t for n, t in state.items() if n.startswith("params.")}
 
     def simulated(self, clients: int = CLIENTS) -> Federation:
-        """The same experiment by the sequential engine, after its last round; with fewer clients, as if there were no others."""
+        """The same experiment by the sequential engine, after its last round; with fewer clients,
+        as if there were no others.
+        """
         parts = [np.load(self.data / f"client-{k}.npz") for k in range(clients)]
         x, y = (np.concatenate([part[name] for part in parts]) for name in ("x", "y"))
         rows = np.split(np.arange(len(x)), np.cumsum([len(part["y"]) for part in parts])[:-1])
@@ -104,7 +122,9 @@ def largest_difference(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Te
 
 
 class Wire:
-    """Passes everything between nodes and a SuperLink, as slowly as asked for, counts the bytes, and keeps those that go up."""
+    """Passes everything between nodes and a SuperLink, as slowly as asked for, counts the bytes,
+    and keeps those that go up.
+    """
 
     def __init__(self, port: int, host: str = "127.0.0.1", delay: float = 0.0) -> None:
         self.target, self.delay, self.up, self.down, self.cut = port, delay, 0, 0, False
@@ -130,7 +150,9 @@ class Wire:
                 continue
             for source, sink, way in ((node, link, "up"), (link, node, "down")):
                 self.open.add(source)
-                self.threads.append(threading.Thread(target=self._pass, args=(source, sink, way), daemon=True))
+                self.threads.append(
+                    threading.Thread(target=self._pass, args=(source, sink, way), daemon=True)
+                )
                 self.threads[-1].start()
 
     def _pass(self, source: socket.socket, sink: socket.socket, way: str) -> None:

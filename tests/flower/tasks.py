@@ -34,7 +34,13 @@ def light(objective: Mapping[str, Any] | None = None, **changes: Any) -> Experim
         "data": {"name": "own"},
         "model": {"name": "mlp", "hidden": 5},
         "objective": dict(objective or {"name": "fedmix", "lam": 0.1}),
-        "training": {"clients_per_round": 3, "epochs": 2, "batch_size": 5, "lr": 0.05, "momentum": 0.5},
+        "training": {
+            "clients_per_round": 3,
+            "epochs": 2,
+            "batch_size": 5,
+            "lr": 0.05,
+            "momentum": 0.5,
+        },
         "engine": {"name": "sequential"},
         "rounds": 3,
         "seed": 7,
@@ -56,11 +62,20 @@ def remote(experiment: Experiment, nodes: Nodes | None = None, **settings: Any) 
     """A federation over nodes of this process."""
     agreed = task(experiment)
     nodes = nodes or Nodes(client_app(agreed), range(len(SIZES)))
-    return Remote(nodes, agreed, Settings(**{"clients": len(SIZES), "join_timeout": 1.0, "timeout": 1.0, **settings}), {})
+    return Remote(
+        nodes,
+        agreed,
+        Settings(**{"clients": len(SIZES), "join_timeout": 1.0, "timeout": 1.0, **settings}),
+        {},
+    )
 
 
-def start(clients: int = 4, exchange: dict[str, Any] | None = None, **config: Any) -> tuple[Nodes, Remote]:
-    """A federation over so many nodes, whose configuration is `config`, all of them asked in every round."""
+def start(
+    clients: int = 4, exchange: dict[str, Any] | None = None, **config: Any
+) -> tuple[Nodes, Remote]:
+    """A federation over so many nodes, whose configuration is `config`, all of them asked in every
+    round.
+    """
     experiment = light(exchange=exchange or {"m": 4}, training=EVERYONE, rounds=9)
     nodes = Nodes(client_app(task(experiment)), range(clients), **config)
     return nodes, remote(experiment, nodes, min_clients=clients)

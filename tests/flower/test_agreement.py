@@ -36,11 +36,15 @@ FEDMIX = {"name": "fedmix", "lam": 0.1}
         ({"name": "localmix", "alpha": 1.0}, None),
     ],
 )
-def test_weights_and_bytes_are_those_of_the_sequential_engine(objective: dict[str, Any], exchange: dict[str, Any] | None) -> None:
+def test_weights_and_bytes_are_those_of_the_sequential_engine(
+    objective: dict[str, Any], exchange: dict[str, Any] | None
+) -> None:
     experiment = light(objective, **({"exchange": exchange} if exchange else {}))
     real, reference = remote(experiment), simulated(experiment)
     for ours, theirs in zip(real.run(3), reference.run(3), strict=True):
-        encoder = 4 * (WIDTH * 5 + 5) * 3 if objective.get("layer") else 0  # sent to the chosen too, before the whole model
+        encoder = (
+            4 * (WIDTH * 5 + 5) * 3 if objective.get("layer") else 0
+        )  # sent to the chosen too, before the whole model
         assert ours.traffic == theirs.traffic + Traffic(models_down=encoder)
         assert ours.local_loss == pytest.approx(theirs.local_loss, rel=1e-6)
         assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-5)
@@ -56,7 +60,8 @@ def test_means_and_pool_travel_once() -> None:
     assert [len(nodes.of_kind("query.means", k)) for k in range(4)] == [1, 1, 1, 1]
     for k in range(4):
         assert ["pool" in m.content for m in nodes.of_kind("train", k)] == [True, False, False]
-    # by hand: each client of n_k samples releases n_k // 4 means of WIDTH + 3 values, and everyone gets all of them
+    # by hand: each client of n_k samples releases n_k // 4 means of WIDTH + 3 values, and everyone
+    # gets all of them
     released = sum(n // 4 for n in SIZES) * (WIDTH + 3) * 4
     assert (real.traffic.means_up, real.traffic.means_down) == (released, 4 * released)
 
@@ -65,9 +70,14 @@ def test_counted_bytes_are_the_arithmetic_and_a_little_overhead() -> None:
     experiment = light(exchange={"m": 4})
     real = remote(experiment)
     *_, last = real.run(3)
-    for sent, arithmetic in ((last.notes["sent_up"], real.traffic.up), (last.notes["sent_down"], real.traffic.down)):
+    for sent, arithmetic in (
+        (last.notes["sent_up"], real.traffic.up),
+        (last.notes["sent_down"], real.traffic.down),
+    ):
         messages = 4 + 4 + 3 * 3  # roll call, means, three rounds of three
-        assert arithmetic < sent < arithmetic + messages * 6 * 200  # at most six arrays and records, each with its header
+        assert (
+            arithmetic < sent < arithmetic + messages * 6 * 200
+        )  # at most six arrays and records, each with its header
 
 
 def test_a_client_that_lost_the_pool_gets_it_again_in_the_same_round() -> None:
@@ -85,7 +95,10 @@ def test_a_client_that_lost_the_pool_gets_it_again_in_the_same_round() -> None:
 
 def test_your_own_module_and_objective() -> None:
     def module(data: FederatedData) -> nn.Module:
-        return initialised(lambda: nn.Sequential(nn.Linear(WIDTH, 4), nn.Dropout(0.2), nn.Linear(4, data.outputs)), 3)
+        return initialised(
+            lambda: nn.Sequential(nn.Linear(WIDTH, 4), nn.Dropout(0.2), nn.Linear(4, data.outputs)),
+            3,
+        )
 
     experiment = light({"name": "fedavg"})
     ours = replace(task(experiment), module=module, objective=NaiveMix(lam=0.3))
@@ -109,7 +122,9 @@ def test_releases_are_counted_for_the_guarantee_with_the_groups_that_clients_cho
 
 
 def test_what_the_servers_samples_are_like_guarantees_nothing_of_the_clients() -> None:
-    """Pixels are never negative and lie √2·clip apart; of other nodes' samples nobody knows, so that 2·clip counts."""
+    """Pixels are never negative and lie √2·clip apart; of other nodes' samples nobody knows, so
+    that 2·clip counts.
+    """
     how: dict[str, Any] = {"m": 4, "clip": 2.0, "noise": 1.0}
     pixels = np.zeros((4, 2, 2, 1), np.uint8), np.arange(4) % 3
     agreed = Task.of(

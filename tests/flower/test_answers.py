@@ -15,7 +15,11 @@ from tests.flower.tasks import light, own, start, task
 
 
 def ask_for_means(
-    app: ClientApp, client: int, context: Context | None = None, weights: ArrayRecord | None = None, **about: Any
+    app: ClientApp,
+    client: int,
+    context: Context | None = None,
+    weights: ArrayRecord | None = None,
+    **about: Any,
 ) -> RecordDict:
     """What a client lets out to a server that asks as it likes."""
     nodes = Nodes(app, [client])
@@ -24,7 +28,9 @@ def ask_for_means(
     asked = RecordDict({"about": ConfigRecord({"epoch": 0, "round": 0, **about})})
     if weights:
         asked["weights"] = weights
-    [number] = nodes.push_messages([Message(asked, dst_node_id=nodes.node_of(client), message_type="query.means")])
+    [number] = nodes.push_messages(
+        [Message(asked, dst_node_id=nodes.node_of(client), message_type="query.means")]
+    )
     return nodes.replies[number].content
 
 
@@ -34,7 +40,9 @@ def test_a_run_gets_one_answer_for_the_same_data_whatever_it_asks() -> None:
     assert real.exchange is not None
     assert real.exchange.releases is not None
     first = real.exchange.releases.of(0).x
-    real.exchange.settled[:] = 0  # ask everyone again, with noise that may be less and groups that are others
+    real.exchange.settled[:] = (
+        0  # ask everyone again, with noise that may be less and groups that are others
+    )
     real.exchange.how = Exchange(m=4, noise=0.1)
     real.exchange.epoch[:] = 5
     next(real.run(2))
@@ -54,8 +62,12 @@ def test_data_that_come_back_get_the_answer_they_had() -> None:
 
 
 def test_hidden_states_get_one_answer_a_round_over_the_same_groups() -> None:
-    agreed = task(light({"name": "fedmix", "lam": 0.1, "layer": 1}, exchange={"m": 4, "noise": 0.0}))
-    encoder = wire.pack({n: p for n, p in agreed.model(own(0, {})).init().items() if n.startswith("0.")})
+    agreed = task(
+        light({"name": "fedmix", "lam": 0.1, "layer": 1}, exchange={"m": 4, "noise": 0.0})
+    )
+    encoder = wire.pack(
+        {n: p for n, p in agreed.model(own(0, {})).init().items() if n.startswith("0.")}
+    )
     other = wire.pack({n: torch.from_numpy(a.numpy()) * 2 for n, a in encoder.items()})
     context = Context(1, 1, {"partition-id": 0}, RecordDict(), {})
 
@@ -108,6 +120,9 @@ def test_a_pool_that_cannot_be_drawn_from_is_refused(
     context = nodes.contexts[nodes.node_of(0)]
     del context.state["pool"]
     reply = client_app(task(light(exchange={"m": 4, "exclude_own": True})))(sent, context)
-    assert wire.refused(reply.content) == "what it was sent is not what was agreed; its own log says why"
+    assert (
+        wire.refused(reply.content)
+        == "what it was sent is not what was agreed; its own log says why"
+    )
     assert reason in caplog.records[-1].getMessage()
     assert "pool" not in context.state

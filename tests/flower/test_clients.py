@@ -24,7 +24,9 @@ def test_a_client_that_joins_late_adds_its_means_and_everyone_gets_the_new_pool_
     assert len(nodes.of_kind("query.means", 0)) == 1
 
 
-def test_a_client_whose_data_changed_sends_new_means_and_others_get_the_pool_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_whose_data_changed_sends_new_means_and_others_get_the_pool_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     nodes, real = start()
     next(real.run(1))
     nodes.contexts[nodes.node_of(1)].node_config["more"] = 12
@@ -45,7 +47,11 @@ def test_a_node_that_comes_back_gets_the_pool_again_and_sends_no_means_again() -
     next(real.run(1))
     del nodes.contexts[nodes.node_of(2)]
     second = next(real.run(2))
-    assert (second.notes["asked"], second.notes["clients"], second.notes["pool_version"]) == (3, 3, 1)
+    assert (second.notes["asked"], second.notes["clients"], second.notes["pool_version"]) == (
+        3,
+        3,
+        1,
+    )
     nodes.sent.clear()
     nodes.add(2)
     third = next(real.run(3))
@@ -69,7 +75,9 @@ def test_a_second_node_with_a_clients_number_has_to_wait(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("number", [7, -1, "one", None, 2.0])
-def test_a_node_without_a_clients_number_is_not_let_in(number: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_without_a_clients_number_is_not_let_in(
+    number: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     nodes, real = start()
     stranger = nodes.add(number)
     with caplog.at_level(logging.WARNING, "fedmix.flower"):
@@ -97,7 +105,9 @@ def test_a_node_that_was_away_is_asked_again_who_it_is() -> None:
 def test_too_few_clients_fail_with_a_sentence() -> None:
     experiment = light()
     nodes = Nodes(client_app(task(experiment)), range(2))
-    with pytest.raises(TooFew, match=r"0 of 4 clients came within 0.1 s; start the others, or lower min-clients"):
+    with pytest.raises(
+        TooFew, match=r"0 of 4 clients came within 0.1 s; start the others, or lower min-clients"
+    ):
         remote(experiment, nodes, join_timeout=0.1)
 
 
@@ -111,7 +121,9 @@ def test_for_a_chosen_client_that_is_away_another_takes_part() -> None:
 
 def test_a_reply_that_never_comes_does_not_stop_the_round() -> None:
     nodes, real = start()
-    nodes.tamper = {3: lambda asked, reply: None if asked.metadata.message_type == "train" else reply}
+    nodes.tamper = {
+        3: lambda asked, reply: None if asked.metadata.message_type == "train" else reply
+    }
     real.settings = real.settings.__class__(**{**vars(real.settings), "timeout": 0.1})
     done = next(real.run(1))
     assert (done.notes["asked"], done.notes["replied"]) == (4, 3)

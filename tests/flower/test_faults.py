@@ -1,4 +1,6 @@
-"""What goes wrong in real federations, one thing at a time; some minutes each: make federation-test."""
+"""What goes wrong in real federations, one thing at a time; some minutes each: make
+federation-test.
+"""
 
 import shutil
 import subprocess
@@ -22,7 +24,9 @@ def link(tmp_path: Path) -> Iterator[Link]:
         yield link
 
 
-def test_a_killed_node_is_missed_in_its_round_and_takes_part_again(tmp_path: Path, link: Link) -> None:
+def test_a_killed_node_is_missed_in_its_round_and_takes_part_again(
+    tmp_path: Path, link: Link
+) -> None:
     federation = Federated(tmp_path, link, rounds=6)
     for client in range(CLIENTS):
         federation.node(client)
@@ -41,7 +45,9 @@ def test_a_killed_node_is_missed_in_its_round_and_takes_part_again(tmp_path: Pat
     assert "client 3 is gone" in federation.said()
 
 
-def test_a_killed_server_goes_on_from_its_checkpoint_with_its_pool(tmp_path: Path, link: Link) -> None:
+def test_a_killed_server_goes_on_from_its_checkpoint_with_its_pool(
+    tmp_path: Path, link: Link
+) -> None:
     federation = Federated(tmp_path, link, rounds=4)
     for client in range(CLIENTS):
         federation.node(client)
@@ -62,7 +68,9 @@ def test_a_killed_server_goes_on_from_its_checkpoint_with_its_pool(tmp_path: Pat
 
 
 def test_nodes_that_lie_are_rejected_and_the_model_is_untouched(tmp_path: Path, link: Link) -> None:
-    """Two of four nodes lie about their means, and in every round in another way about their update."""
+    """Two of four nodes lie about their means, and in every round in another way about their
+    update.
+    """
     federation = Federated(tmp_path, link, rounds=4)
     federation.wrap("client_app(task)", lies, "Lying")
     federation.node(0)
@@ -121,7 +129,9 @@ def test_a_late_client_changed_data_and_a_policy_that_refuses(tmp_path: Path, li
 
 
 def test_a_link_that_is_slow_and_cut_for_some_seconds(tmp_path: Path, link: Link) -> None:
-    """Two nodes are in another network (a namespace), behind a wire of 100 ms each way whose link goes down for 20 s."""
+    """Two nodes are in another network (a namespace), behind a wire of 100 ms each way whose link
+    goes down for 20 s.
+    """
     inside, outside, network = "fedmix-in", "fedmix-out", "fedmix-test"
     commands = (
         f"ip netns add {network}",

@@ -15,9 +15,13 @@ from fedmix import BadInput
 from fedmix.flower.keys import make_keys
 
 
-def test_the_servers_certificate_is_good_for_its_names_and_loopback_and_no_other(tmp_path: Path) -> None:
+def test_the_servers_certificate_is_good_for_its_names_and_loopback_and_no_other(
+    tmp_path: Path,
+) -> None:
     keys = make_keys(tmp_path / "keys", ["learn.example.org", "192.0.2.7"], 2)
-    authority, leaf = (x509.load_pem_x509_certificate(path.read_bytes()) for path in (keys.ca, keys.certificate))
+    authority, leaf = (
+        x509.load_pem_x509_certificate(path.read_bytes()) for path in (keys.ca, keys.certificate)
+    )
     verifier = PolicyBuilder().store(Store([authority])).build_server_verifier
     assert verifier(x509.DNSName("learn.example.org")).verify(leaf, [])[0] == leaf
     for address in ("192.0.2.7", "127.0.0.1"):
@@ -26,7 +30,9 @@ def test_the_servers_certificate_is_good_for_its_names_and_loopback_and_no_other
         verifier(x509.DNSName("other.example.org")).verify(leaf, [])
     others = make_keys(tmp_path / "others", ["learn.example.org"], 1)
     with pytest.raises(x509.verification.VerificationError):
-        verifier(x509.DNSName("learn.example.org")).verify(x509.load_pem_x509_certificate(others.certificate.read_bytes()), [])
+        verifier(x509.DNSName("learn.example.org")).verify(
+            x509.load_pem_x509_certificate(others.certificate.read_bytes()), []
+        )
 
 
 def test_private_keys_are_for_their_owner_alone_and_all_differ(tmp_path: Path) -> None:
@@ -49,7 +55,9 @@ def test_keys_are_never_written_over(tmp_path: Path) -> None:
 
 def test_the_commands_refuse_in_one_sentence(tmp_path: Path) -> None:
     command = ["federation", "run", "digits", "--algorithm", "globalmix", "--out", str(tmp_path)]
-    said = subprocess.run([Path(sys.executable).with_name("fedmix"), *command], capture_output=True, text=True)
+    said = subprocess.run(
+        [Path(sys.executable).with_name("fedmix"), *command], capture_output=True, text=True
+    )
     assert said.returncode == 2
     assert said.stderr.startswith("fedmix: GlobalMix needs raw samples of other clients")
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,6 @@
-"""What a node says of its data, paths and settings stays with it: markers are planted there, and looked for at the server."""
+"""What a node says of its data, paths and settings stays with it: markers are planted there, and
+looked for at the server.
+"""
 
 import io
 import logging
@@ -41,14 +43,19 @@ LOGS = [logging.getLogger(name) for name in ("fedmix.flower", "flwr")]
 
 
 class Apart(ClientApp):
-    """An app whose logs and output are a node's own, as in a process of its own; all replies are kept."""
+    """An app whose logs and output are a node's own, as in a process of its own; all replies are
+    kept.
+    """
 
     def __init__(self, app: ClientApp) -> None:
         super().__init__()
         self.app, self.said, self.replies = app, io.StringIO(), list[Message]()
 
     def __call__(self, message: Message, context: Context) -> Message:
-        before, handler = [(log.handlers, log.propagate) for log in LOGS], logging.StreamHandler(self.said)
+        before, handler = (
+            [(log.handlers, log.propagate) for log in LOGS],
+            logging.StreamHandler(self.said),
+        )
         for log in LOGS:
             log.handlers, log.propagate = [handler], False
         try:
@@ -78,18 +85,37 @@ class Picky(FedMix):
 
 def named_after(data: FederatedData) -> nn.Module:
     """A module of the user's own, whose parts are named after the data."""
-    return initialised(lambda: nn.Sequential(OrderedDict({data.name: nn.Linear(WIDTH, CLASSES)})), 3)
+    return initialised(
+        lambda: nn.Sequential(OrderedDict({data.name: nn.Linear(WIDTH, CLASSES)})), 3
+    )
 
 
-def served(tmp_path: Path, config: dict[str, Any], exchange: dict[str, Any], **more: Any) -> tuple[str, str]:
-    """What the server got and wrote, and what the nodes said to themselves, in a run in which the last node is at fault."""
+def served(
+    tmp_path: Path, config: dict[str, Any], exchange: dict[str, Any], **more: Any
+) -> tuple[str, str]:
+    """What the server got and wrote, and what the nodes said to themselves, in a run in which the
+    last node is at fault.
+    """
     agreed = task(light(exchange=exchange, training=EVERYONE, rounds=2))
     agreed = replace(agreed, load=spoilt(agreed.load), **more)
     app, out = Apart(client_app(agreed)), tmp_path / "server"
     nodes = Nodes(app, range(3))
     nodes.contexts[nodes.add(3)].node_config.update(config)
-    serve(nodes, agreed, {"clients": 4, "out": str(out), "timeout": 5, "join-timeout": 1.0, "attempts": 1, "min-clients": 3})
-    files = [path.name + path.read_bytes().decode("latin-1") for path in out.rglob("*") if path.is_file()]
+    serve(
+        nodes,
+        agreed,
+        {
+            "clients": 4,
+            "out": str(out),
+            "timeout": 5,
+            "join-timeout": 1.0,
+            "attempts": 1,
+            "min-clients": 3,
+        },
+    )
+    files = [
+        path.name + path.read_bytes().decode("latin-1") for path in out.rglob("*") if path.is_file()
+    ]
     assert len(app.replies) >= 3 * 4  # the others went through with it
     return "".join([*files, *map(everything_in, app.replies)]), app.said.getvalue()
 
@@ -99,12 +125,18 @@ def marks_in(text: str) -> list[str]:
 
 
 class Looks:
-    """Looks for the markers in all that the server gets, writes and says, and in the node's own log."""
+    """Looks for the markers in all that the server gets, writes and says, and in the node's own
+    log.
+    """
 
-    def __init__(self, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    def __init__(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    ) -> None:
         self.tmp_path, self.capfd, self.caplog = tmp_path, capfd, caplog
 
-    def __call__(self, config: dict[str, Any], exchange: dict[str, Any], told: str = "", **more: Any) -> str:
+    def __call__(
+        self, config: dict[str, Any], exchange: dict[str, Any], told: str = "", **more: Any
+    ) -> str:
         at_server, at_node = served(self.tmp_path, config, exchange, **more)
         at_server += "".join(self.capfd.readouterr()) + self.caplog.text
         assert marks_in(at_server) == []
@@ -113,7 +145,9 @@ class Looks:
 
 
 @pytest.fixture
-def look(tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Looks:
+def look(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> Looks:
     return Looks(tmp_path, capfd, caplog)
 
 
@@ -122,15 +156,21 @@ EXCHANGES = pytest.mark.parametrize("exchange", [{"m": 4}, SECURE], ids=["clear"
 
 @pytest.mark.filterwarnings("ignore:HIV_positive")
 @EXCHANGES
-@pytest.mark.parametrize("name", [name for name in FAULTS if name != "an exit"])  # which ends the process
-def test_what_a_load_function_says_stays_at_its_node(name: str, exchange: dict[str, Any], look: Looks) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name in FAULTS if name != "an exit"]
+)  # which ends the process
+def test_what_a_load_function_says_stays_at_its_node(
+    name: str, exchange: dict[str, Any], look: Looks
+) -> None:
     at_node = look({"fault": name, "secret": SECRET}, exchange, "" if name in HARMLESS else "its ")
     assert marks_in(at_node) or name.startswith("text") or name in HARMLESS, at_node
 
 
 @EXCHANGES
 @pytest.mark.parametrize("name", [*POLICIES, "its path"])
-def test_what_a_policy_says_stays_at_its_node(name: str, exchange: dict[str, Any], tmp_path: Path, look: Looks) -> None:
+def test_what_a_policy_says_stays_at_its_node(
+    name: str, exchange: dict[str, Any], tmp_path: Path, look: Looks
+) -> None:
     path = tmp_path / f"{SECRET}.toml"
     if name in POLICIES:
         path.write_text(POLICIES[name])
@@ -151,15 +191,23 @@ def test_what_an_objective_says_stays_at_its_node(look: Looks) -> None:
 
 def test_names_of_a_nodes_weights_stay_there(look: Looks) -> None:
     """Where they are not the server's, whose message it is that is refused."""
-    look({"fault": "a good name", "secret": SECRET}, {"m": 4}, REASONS["message"], module=named_after)
+    look(
+        {"fault": "a good name", "secret": SECRET}, {"m": 4}, REASONS["message"], module=named_after
+    )
 
 
 def test_what_flower_says_of_a_nodes_error_is_not_written(caplog: pytest.LogCaptureFixture) -> None:
     """Its reason comes from the node, and may be long, or steer a terminal."""
     nodes = Nodes(client_app(task(light())), [0])
     asked = Message(RecordDict(), dst_node_id=nodes.node_of(0), message_type="query.join")
-    for code, sentence in ((2, "its app failed; its own log says why"), (5, "its node is gone"), (99, "Flower's error 99")):
-        assert content_of(Message(Error(code, f"\x1b[31m{SECRET}"), reply_to=asked), "node 1") is None
+    for code, sentence in (
+        (2, "its app failed; its own log says why"),
+        (5, "its node is gone"),
+        (99, "Flower's error 99"),
+    ):
+        assert (
+            content_of(Message(Error(code, f"\x1b[31m{SECRET}"), reply_to=asked), "node 1") is None
+        )
         assert caplog.messages[-1] == f"no reply from node 1: {sentence}"
 
 
@@ -177,7 +225,10 @@ def test_clients_with_the_same_samples_are_not_seen_to_have_them() -> None:
     """The digest is there to tell one client's samples from those that it had before, in one run."""
 
     def digest(seed: int, client: int, rows: int) -> int:
-        agreed = replace(task(light(seed=seed)), load=lambda *_: alone(*(part[:rows] for part in TEST), classes=CLASSES))
+        agreed = replace(
+            task(light(seed=seed)),
+            load=lambda *_: alone(*(part[:rows] for part in TEST), classes=CLASSES),
+        )
         context = Context(1, 1, {"partition-id": client}, RecordDict(), {})
         return Party.of(agreed, context).presence.digest
 

@@ -14,7 +14,10 @@ from fedmix.flower.processes import Link
 
 LISTEN = "import http.server; http.server.HTTPServer(('127.0.0.1', {port}), None).serve_forever()"
 END = "raise SystemExit(3)"
-END_LATER = "import pathlib, time\nwhile not pathlib.Path('../metrics.jsonl').is_file(): time.sleep(0.1)\ntime.sleep(1); " + END
+END_LATER = (
+    "import pathlib, time\nwhile not pathlib.Path('../metrics.jsonl').is_file(): "
+    "time.sleep(0.1)\ntime.sleep(1); " + END
+)
 TRAIN = "import pathlib, time; pathlib.Path('../metrics.jsonl').write_text('{\"round\": 1, \"loss\": 0.5}\\n'); time.sleep(3)"
 WAIT = "import time; time.sleep(20)"
 
@@ -26,7 +29,9 @@ def link(tmp_path: Path) -> Iterator[Link]:
     link.stop()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no server could listen on a port that is held")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere no server could listen on a port that is held"
+)
 def test_a_port_is_nobody_elses_before_its_process_listens(link: Link) -> None:
     for port in (link.port, link.hold_port()):
         with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):

@@ -1,4 +1,6 @@
-"""The memory and files of a server, looked through while a real federation runs: no client's mean is there if sums are secure."""
+"""The memory and files of a server, looked through while a real federation runs: no client's mean
+is there if sums are secure.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -39,7 +41,9 @@ def family(pid: int) -> list[int]:
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(folder.name)] = int(
+                (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            )
     found = [pid]
     for one in found:
         found += [child for child, parent in parents.items() if parent == one]
@@ -60,7 +64,9 @@ def memory(pid: int) -> Iterator[bytes]:
 
 
 def found_in(block: bytes, mean: Array) -> bool:
-    """A mean's values in float32 or float64, or the first three as the integers that are masked, each rounded up or down."""
+    """A mean's values in float32 or float64, or the first three as the integers that are masked,
+    each rounded up or down.
+    """
     if mean.tobytes() in block or mean.astype(np.float64).tobytes() in block:
         return True
     bound = largest(Exchange(**HOW))
@@ -76,9 +82,16 @@ def found_in(block: bytes, mean: Array) -> bool:
 
 
 def seen(tmp_path: Path, **more: Any) -> tuple[list[bool], list[bool], Federated]:
-    """Whether each client's mean was ever in the memory of the SuperLink and the ServerApp, or in their files at the end."""
+    """Whether each client's mean was ever in the memory of the SuperLink and the ServerApp, or in
+    their files at the end.
+    """
     with Link(tmp_path / "link", env={"OMP_NUM_THREADS": "1"}) as link:
-        federation = Federated(tmp_path, link, **{f"exchange.{key}": value for key, value in (HOW | more).items()}, rounds=2)
+        federation = Federated(
+            tmp_path,
+            link,
+            **{f"exchange.{key}": value for key, value in (HOW | more).items()},
+            rounds=2,
+        )
         own = means(federation)
         for client in range(CLIENTS):
             federation.node(client)
@@ -88,11 +101,19 @@ def seen(tmp_path: Path, **more: Any) -> tuple[list[bool], list[bool], Federated
             for pid in family(link.processes["superlink"].pid):
                 for block in memory(pid):
                     read += len(block)
-                    held = [before or found_in(block, mean) for before, mean in zip(held, own, strict=True)]
+                    held = [
+                        before or found_in(block, mean)
+                        for before, mean in zip(held, own, strict=True)
+                    ]
             looks += 1
         federation.finish()
         print(f"looked {looks} times, at {read / 1e9:.1f} GB")
-    files = [path.read_bytes() for folder in (link.folder, federation.run_folder) for path in folder.rglob("*") if path.is_file()]
+    files = [
+        path.read_bytes()
+        for folder in (link.folder, federation.run_folder)
+        for path in folder.rglob("*")
+        if path.is_file()
+    ]
     return held, [any(found_in(content, mean) for content in files) for mean in own], federation
 
 
@@ -116,4 +137,6 @@ def test_with_it_none_is(tmp_path: Path) -> None:
     held, kept, federation = seen(tmp_path, secure="secagg+")
     assert held == [False] * CLIENTS
     assert kept == [False] * CLIENTS
-    assert federation.rounds()[-1]["means_up"] == CLIENTS * 8 * (64 + 10)  # each took part in one sum
+    assert federation.rounds()[-1]["means_up"] == CLIENTS * 8 * (
+        64 + 10
+    )  # each took part in one sum

@@ -18,7 +18,12 @@ def test_a_policy_asks_for_larger_groups_and_more_noise(tmp_path: Path) -> None:
     policy.write_text("least_m = 10\nleast_noise = 0.5\n")
     real = start(policy=str(policy))[1]
     next(real.run(1))
-    assert owners(real) == [2, 0, 3, 1]  # of 23, 8, 30 and 12 samples in groups of 10; 8 are too few
+    assert owners(real) == [
+        2,
+        0,
+        3,
+        1,
+    ]  # of 23, 8, 30 and 12 samples in groups of 10; 8 are too few
     assert real.exchange is not None
     assert real.exchange.releases is not None
     mean = real.exchange.releases.of(3).x[0]
@@ -28,7 +33,9 @@ def test_a_policy_asks_for_larger_groups_and_more_noise(tmp_path: Path) -> None:
     next(again.run(1))
     assert again.exchange is not None
     assert again.exchange.releases is not None
-    assert not torch.equal(again.exchange.releases.of(3).x[0], mean)  # the seed, which the server knows, does not give it
+    assert not torch.equal(
+        again.exchange.releases.of(3).x[0], mean
+    )  # the seed, which the server knows, does not give it
 
 
 def test_a_policy_never_weakens_what_was_asked_for() -> None:
@@ -43,8 +50,14 @@ def test_a_policy_never_weakens_what_was_asked_for() -> None:
 def test_a_policy_clips_and_so_puts_noise_on_labels() -> None:
     policy = Policy(least_noise=0.2, most_clip=3.0)
     assert policy.applied(Exchange(m=4), 0, 50).noises == (0.2, 0.2)
-    assert [policy.applied(Exchange(m=4, clip=c), 0, 50).clip for c in (None, 2.0, 5.0)] == [3.0, 2.0, 3.0]
-    both = policy.applied(Exchange(m=4, noise=1.0, clip=5.0, label_clip=4.0, label_noise=0.1), 0, 50)
+    assert [policy.applied(Exchange(m=4, clip=c), 0, 50).clip for c in (None, 2.0, 5.0)] == [
+        3.0,
+        2.0,
+        3.0,
+    ]
+    both = policy.applied(
+        Exchange(m=4, noise=1.0, clip=5.0, label_clip=4.0, label_noise=0.1), 0, 50
+    )
     assert (both.clip, both.label_clip, both.noises) == (3.0, 3.0, (1.0, 0.2))
 
 
@@ -59,7 +72,9 @@ def test_means_that_a_policy_clipped_are_taken(tmp_path: Path) -> None:
     assert float(real.exchange.releases.x.norm(dim=1).max()) < 0.5 + 10 * 0.01
 
 
-def test_a_client_that_refuses_by_policy_still_trains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_refuses_by_policy_still_trains(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text("share_means = false")
     nodes, real = start(3)
@@ -104,7 +119,11 @@ def test_without_a_policy_the_pool_is_the_simulations() -> None:
         ("most_clip = 0", "most_clip=0 must be a number above 0"),
         ("most_clip = inf", "most_clip=inf must be a number above 0"),
         ("share_means = 1", "share_means=1 must be true or false"),
-        ("refuse = true", "'refuse' is not a setting of a policy; known are share_means, least_m, least_noise, most_clip"),
+        (
+            "refuse = true",
+            "'refuse' is not a setting of a policy; known are share_means, least_m, least_noise, "
+            "most_clip",
+        ),
         ("least_m = ", "is not valid TOML"),
         ("a = " + "[" * 40000, "is not valid TOML"),
         ("#" * 65537, "is larger than 64 KiB; give a policy of a few lines"),

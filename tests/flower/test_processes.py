@@ -1,4 +1,6 @@
-"""One federation of real processes with TLS and keys: four SuperNodes, three rounds, looked at from several sides."""
+"""One federation of real processes with TLS and keys: four SuperNodes, three rounds, looked at from
+several sides.
+"""
 
 import os
 import time
@@ -41,7 +43,9 @@ def test_weights_are_those_of_the_sequential_engine(federated: tuple[Federated, 
     assert (last["bytes_up"], last["bytes_down"]) == (reference.traffic.up, reference.traffic.down)
 
 
-def test_bytes_counted_are_those_on_the_wire_and_means_travel_once(federated: tuple[Federated, Wire]) -> None:
+def test_bytes_counted_are_those_on_the_wire_and_means_travel_once(
+    federated: tuple[Federated, Wire],
+) -> None:
     federation, wire = federated
     first, *_, last = federation.rounds()
     assert first["means_up"] == last["means_up"] > 0
@@ -55,7 +59,9 @@ def test_bytes_counted_are_those_on_the_wire_and_means_travel_once(federated: tu
         assert last[f"sent_{way}"] < passed < last[f"sent_{way}"] + overhead
 
 
-def test_a_node_with_a_key_that_is_not_registered_is_kept_out(federated: tuple[Federated, Wire]) -> None:
+def test_a_node_with_a_key_that_is_not_registered_is_kept_out(
+    federated: tuple[Federated, Wire],
+) -> None:
     federation, _ = federated
     stranger = federation.link.processes[f"node-{CLIENTS}"]
     assert stranger.wait(60) != 0
@@ -63,13 +69,17 @@ def test_a_node_with_a_key_that_is_not_registered_is_kept_out(federated: tuple[F
     assert all(line["clients"] == CLIENTS for line in federation.rounds())
 
 
-def test_a_client_without_the_authoritys_certificate_stays_out(federated: tuple[Federated, Wire], tmp_path: Path) -> None:
+def test_a_client_without_the_authoritys_certificate_stays_out(
+    federated: tuple[Federated, Wire], tmp_path: Path
+) -> None:
     link = federated[0].link
     assert link.keys is not None
     other = make_keys(tmp_path / "other", ["127.0.0.1"], 1)
     where = ["--superlink", link.address, "--port", str(link.hold_port())]
     key = ["--auth-supernode-private-key", str(link.keys.node(0))]  # which is registered
-    stranger = link.start("no-ca", ["flower-supernode", "--root-certificates", str(other.ca), *key, *where])
+    stranger = link.start(
+        "no-ca", ["flower-supernode", "--root-certificates", str(other.ca), *key, *where]
+    )
     assert stranger.wait(120) != 0
     assert "ref-exit-codes/305" in (link.folder / "no-ca.log").read_text()
 

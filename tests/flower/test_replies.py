@@ -1,4 +1,6 @@
-"""Replies that are not what was agreed: rejected, counted, named in the log, and the model is untouched by them."""
+"""Replies that are not what was agreed: rejected, counted, named in the log, and the model is
+untouched by them.
+"""
 
 import json
 import logging
@@ -48,7 +50,9 @@ def test_a_bad_update_is_left_out(name: str, caplog: pytest.LogCaptureFixture) -
         assert any(re.search(reason, record.getMessage()) for record in caplog.records)
     sizes = {k: real.roster.presence[k].samples for k in others}
     for n, w in real.params.items():
-        by_hand = sum(sizes[k] * kept[k][n].astype(np.float64) for k in others) / sum(sizes.values())
+        by_hand = sum(sizes[k] * kept[k][n].astype(np.float64) for k in others) / sum(
+            sizes.values()
+        )
         np.testing.assert_allclose(w.numpy(), by_hand, rtol=1e-5, atol=1e-6)
 
 
@@ -71,7 +75,12 @@ def test_no_good_update_fails_the_round_and_leaves_the_model() -> None:
 
 
 def reply_with(x: Any, y: Any, m: Any = 4, noise: Any = 0.0) -> RecordDict:
-    return RecordDict({"about": ConfigRecord({"m": m, "noise": noise}), "means": ArrayRecord({"x": Array(x), "y": Array(y)})})
+    return RecordDict(
+        {
+            "about": ConfigRecord({"m": m, "noise": noise}),
+            "means": ArrayRecord({"x": Array(x), "y": Array(y)}),
+        }
+    )
 
 
 GOOD = np.ones((3, 6), np.float32), np.full((3, 3), 1 / 3, np.float32)
@@ -84,7 +93,10 @@ LIKE = Means(torch.zeros(1, 6), torch.zeros(1, 3))
         (reply_with(*GOOD, m=1), "M_k=1 samples, fewer than the 4"),
         (reply_with(*GOOD, m=13), "M_k=13 samples, more than the 12"),
         (reply_with(*GOOD, m="4"), "instead of an int"),
-        (reply_with(GOOD[0][:2], GOOD[1][:2]), "2 means and 2 label vectors; 12 samples with M_k=4 make 3"),
+        (
+            reply_with(GOOD[0][:2], GOOD[1][:2]),
+            "2 means and 2 label vectors; 12 samples with M_k=4 make 3",
+        ),
         (reply_with(GOOD[0][:2], GOOD[1]), "2 means and 3 label vectors"),
         (reply_with(np.ones((3, 5), np.float32), GOOD[1]), "have shape"),
         (reply_with(GOOD[0] * np.nan, GOOD[1]), "NaN"),
@@ -103,11 +115,15 @@ def test_means_that_break_what_was_asked_for_are_rejected(reply: RecordDict, rea
 
 
 def test_good_means_are_read() -> None:
-    means = wire.read_means(reply_with(*GOOD, m=4), Exchange(m=4), 12, LIKE, (1.0, 1.0), labels=True)
+    means = wire.read_means(
+        reply_with(*GOOD, m=4), Exchange(m=4), 12, LIKE, (1.0, 1.0), labels=True
+    )
     np.testing.assert_array_equal(means.x.numpy(), GOOD[0])
 
 
-def test_bad_means_stay_out_of_the_pool_and_are_not_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_means_stay_out_of_the_pool_and_are_not_asked_for_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     experiment = light(exchange={"m": 4})
     nodes = Nodes(client_app(task(experiment)), range(4))
 
@@ -120,7 +136,10 @@ def test_bad_means_stay_out_of_the_pool_and_are_not_asked_for_again(caplog: pyte
     real = remote(experiment, nodes)
     with caplog.at_level(logging.WARNING, "fedmix.flower"):
         rounds = list(real.run(2))
-    assert "a reply of client 2 is rejected: it sent 6 means and 7 label vectors; 30 samples with M_k=4 make 7" in caplog.text
+    assert (
+        "a reply of client 2 is rejected: it sent 6 means and 7 label vectors; 30 samples with "
+        "M_k=4 make 7" in caplog.text
+    )
     assert rounds[-1].notes["rejected"] == 1
     assert real.exchange is not None
     assert real.exchange.releases is not None
@@ -128,7 +147,9 @@ def test_bad_means_stay_out_of_the_pool_and_are_not_asked_for_again(caplog: pyte
     assert len(nodes.of_kind("query.means", 2)) == 1
 
 
-def test_means_are_counted_when_they_arrive_good_or_not_and_may_not_be_huge(caplog: pytest.LogCaptureFixture) -> None:
+def test_means_are_counted_when_they_arrive_good_or_not_and_may_not_be_huge(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     experiment = light(exchange={"m": 4, "clip": 2.0, "noise": 1.0})
     nodes = Nodes(client_app(task(experiment)), range(4))
 
@@ -156,7 +177,10 @@ def test_a_refusal_is_in_words_of_the_servers_own(said: Any) -> None:
 
 def test_a_refusal_tells_what_the_server_needs() -> None:
     assert wire.refused(wire.refusal("withheld")) == "its policy lets no means out"
-    assert wire.refused(wire.refusal("step", step=7)) == "its local update failed at step 7; its own log says why"
+    assert (
+        wire.refused(wire.refusal("step", step=7))
+        == "its local update failed at step 7; its own log says why"
+    )
     content = RecordDict({"about": ConfigRecord({"refused": "step", "step": "\x1b[31m"})})
     assert wire.refused(content) == "its local update failed at step unknown; its own log says why"
     assert wire.refused(RecordDict({"about": ConfigRecord({"exchange": json.dumps({})})})) is None

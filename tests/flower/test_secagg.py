@@ -1,4 +1,6 @@
-"""Secure aggregation on nodes of this process: what the server gets is the mean of a group, and only that."""
+"""Secure aggregation on nodes of this process: what the server gets is the mean of a group, and
+only that.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,10 +27,14 @@ HOW: dict[str, Any] = {"m": "all", "average": 2, "clip": 3.0, "secure": "secagg+
 
 
 def mean_of(client: int) -> torch.Tensor:
-    """By hand: samples and their one-hot labels scaled to norm 3 where they are longer, then averaged."""
+    """By hand: samples and their one-hot labels scaled to norm 3 where they are longer, then
+    averaged.
+    """
     x, y = samples(client, SIZES[client])
     both = np.concatenate([x, np.eye(CLASSES)[y]], axis=1)
-    return torch.from_numpy((both * np.minimum(1, 3 / np.linalg.norm(both, axis=1))[:, None]).mean(0))
+    return torch.from_numpy(
+        (both * np.minimum(1, 3 / np.linalg.norm(both, axis=1))[:, None]).mean(0)
+    )
 
 
 class Lost:
@@ -55,9 +61,21 @@ def values(content: RecordDict) -> list[np.ndarray[Any, Any]]:
     """Every array that a message holds."""
     import io
 
-    raw = [v for record in content.config_records.values() for v in record.values() if isinstance(v, list)]
-    packed = [np.load(io.BytesIO(b)) for each in raw for b in each if isinstance(b, bytes) and b.startswith(b"\x93NUMPY")]
-    return packed + [array.numpy() for record in content.array_records.values() for array in record.values()]
+    raw = [
+        v
+        for record in content.config_records.values()
+        for v in record.values()
+        if isinstance(v, list)
+    ]
+    packed = [
+        np.load(io.BytesIO(b))
+        for each in raw
+        for b in each
+        if isinstance(b, bytes) and b.startswith(b"\x93NUMPY")
+    ]
+    return packed + [
+        array.numpy() for record in content.array_records.values() for array in record.values()
+    ]
 
 
 def test_the_pool_holds_means_of_groups_and_no_message_a_clients_own() -> None:
@@ -72,11 +90,19 @@ def test_the_pool_holds_means_of_groups_and_no_message_a_clients_own() -> None:
     [first, *_] = real.run(2)
     assert real.exchange is not None
     assert real.exchange.pool is not None
-    pool, sent = torch.cat([real.exchange.releases.x, real.exchange.releases.y], 1), real.exchange.sent.tolist()  # type: ignore[union-attr]
+    pool, sent = (
+        torch.cat([real.exchange.releases.x, real.exchange.releases.y], 1),  # type: ignore[union-attr]
+        real.exchange.sent.tolist(),
+    )
     own = torch.stack([mean_of(client) for client in range(4)])
     pairs = [((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2))]
     step = 2 * 3.0 / 2**22
-    assert any(all((pool[i] - own[list(pair)].mean(0)).abs().max() < 2 * step for i, pair in enumerate(two)) for two in pairs)
+    assert any(
+        all(
+            (pool[i] - own[list(pair)].mean(0)).abs().max() < 2 * step for i, pair in enumerate(two)
+        )
+        for two in pairs
+    )
     assert (sent, len(real.exchange.pool)) == ([1, 1, 1, 1], 2)
     assert first.traffic.means_up == 4 * 8 * (6 + 3)
     masked = [v for reply in seen for v in values(reply.content) if v.shape == (6,)]
@@ -88,8 +114,14 @@ def test_the_pool_holds_means_of_groups_and_no_message_a_clients_own() -> None:
 
 def test_masks_use_every_bit_of_a_key() -> None:
     shape: list[tuple[int, ...]] = [(1000,)]
-    one, other = bytes(32), b"\x01\0\0\0" * 2 + bytes(24)  # the same in 32 bits, where Flower folds them
-    for module in ("client.mod.secure_aggregation.secaggplus_mod", "server.workflow.secure_aggregation.secaggplus_workflow"):
+    one, other = (
+        bytes(32),
+        b"\x01\0\0\0" * 2 + bytes(24),
+    )  # the same in 32 bits, where Flower folds them
+    for module in (
+        "client.mod.secure_aggregation.secaggplus_mod",
+        "server.workflow.secure_aggregation.secaggplus_workflow",
+    ):
         import_module("fedmix.flower.secagg_server")
         used: Callable[..., list[Any]] = import_module(f"flwr.{module}").pseudo_rand_gen
         assert (used(one, 2**32, shape)[0] != used(other, 2**32, shape)[0]).any()
@@ -101,16 +133,25 @@ def test_masks_use_every_bit_of_a_key() -> None:
 
 
 def test_both_sides_make_their_masks_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a sum of two each client makes its own mask and that of the pair, and the server takes two off."""
+    """In a sum of two each client makes its own mask and that of the pair, and the server takes two
+    off.
+    """
     import_module("fedmix.flower.secagg_server")
     called = {}
-    for side in ("client.mod.secure_aggregation.secaggplus_mod", "server.workflow.secure_aggregation.secaggplus_workflow"):
+    for side in (
+        "client.mod.secure_aggregation.secaggplus_mod",
+        "server.workflow.secure_aggregation.secaggplus_workflow",
+    ):
         module = import_module(f"flwr.{side}")
         assert module.__dict__["pseudo_rand_gen"] is secagg.masks
         called[side] = Mock(wraps=secagg.masks)
         monkeypatch.setattr(module, "pseudo_rand_gen", called[side])
     nodes = Nodes(client_app(task(light(exchange=HOW))), range(2))
-    next(remote(light(exchange=HOW, training=EVERYONE | {"clients_per_round": 2}), nodes, min_clients=2).run(1))
+    next(
+        remote(
+            light(exchange=HOW, training=EVERYONE | {"clients_per_round": 2}), nodes, min_clients=2
+        ).run(1)
+    )
     assert [mock.call_count for mock in called.values()] == [2 * 2, 2]
 
 
@@ -121,7 +162,9 @@ def test_a_flower_without_the_function_that_is_replaced_is_refused() -> None:
 
 def test_who_lets_nothing_out_is_left_out_and_asked_once(tmp_path: Any) -> None:
     (tmp_path / "none.toml").write_text("share_means = false\n")
-    real, nodes = federated(light(exchange=HOW | {"average": 3}), client_2={"policy": str(tmp_path / "none.toml")})
+    real, nodes = federated(
+        light(exchange=HOW | {"average": 3}), client_2={"policy": str(tmp_path / "none.toml")}
+    )
     list(real.run(2))
     assert real.exchange is not None
     assert real.exchange.sent.tolist() == [1, 1, 0, 1]
@@ -136,7 +179,9 @@ def test_a_group_that_loses_a_client_gives_no_sum_and_its_others_go_into_another
 
     def silent(message: Message, reply: Message) -> Message | None:
         asked = message.content.get(RECORD_KEY_CONFIGS)
-        if asked is not None and Key.CIPHERTEXT_LIST in asked and not lost:  # after keys were exchanged
+        if (
+            asked is not None and Key.CIPHERTEXT_LIST in asked and not lost
+        ):  # after keys were exchanged
             lost.append(message)
             return None
         return reply
@@ -159,7 +204,9 @@ def test_a_sum_lost_at_its_last_step_counts_and_its_clients_are_asked_for_no_oth
     assert real.exchange.sent.tolist() == real.exchange.ledger.sent.tolist() == [1, 1, 1, 1]
     assert len(real.exchange.pool or ()) == 1
     for client in range(4):
-        assert len([m for m in nodes.of_kind("train", client) if RECORD_KEY_CONFIGS in m.content]) == 4
+        assert (
+            len([m for m in nodes.of_kind("train", client) if RECORD_KEY_CONFIGS in m.content]) == 4
+        )
 
 
 def test_a_run_whose_only_sum_was_lost_says_so_and_asks_nobody_again() -> None:
@@ -173,7 +220,9 @@ def test_a_run_whose_only_sum_was_lost_says_so_and_asks_nobody_again() -> None:
 
 
 def test_a_client_with_a_key_that_is_none_does_not_expel_others() -> None:
-    """Its group is given up for this attempt, for nobody knows whose fault a refusal is; all of it may be asked again."""
+    """Its group is given up for this attempt, for nobody knows whose fault a refusal is; all of it
+    may be asked again.
+    """
     real, nodes = federated(light(exchange=HOW))
 
     def no_key(_: Message, reply: Message) -> Message:
@@ -187,12 +236,17 @@ def test_a_client_with_a_key_that_is_none_does_not_expel_others() -> None:
     assert real.exchange is not None
     sent = real.exchange.sent.tolist()
     assert (sent[0], sum(sent)) == (0, 2)
-    assert (real.exchange.settled > 0).tolist() == [count > 0 for count in sent]  # who shared its group is not done with
+    assert (real.exchange.settled > 0).tolist() == [
+        count > 0 for count in sent
+    ]  # who shared its group is not done with
 
 
 def test_groups_of_a_round_differ_between_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[tuple[int, ...]] = []
-    monkeypatch.setattr("fedmix.flower.secagg_server.Group.mean", lambda _, nodes, how: groups.append((*nodes, how.average)))
+    monkeypatch.setattr(
+        "fedmix.flower.secagg_server.Group.mean",
+        lambda _, nodes, how: groups.append((*nodes, how.average)),
+    )
     real, _ = federated(light(exchange=HOW))
     real.settings = replace(real.settings, attempts=3)
     with pytest.raises(FedmixError):
@@ -205,7 +259,10 @@ def test_groups_of_a_round_differ_between_attempts(monkeypatch: pytest.MonkeyPat
     "spoilt",
     [
         lambda arrays: arrays[:1],
-        lambda arrays: [*arrays[:2], b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (9999999999,), }"],
+        lambda arrays: [
+            *arrays[:2],
+            b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (9999999999,), }",
+        ],
         lambda arrays: [*arrays[:2], "text"],
     ],
 )
@@ -215,7 +272,9 @@ def test_what_cannot_be_summed_is_rejected(spoilt: Callable[[list[Any]], list[An
     def tamper(_: Message, reply: Message) -> Message:
         record = reply.content.get(RECORD_KEY_CONFIGS)
         if isinstance(record, ConfigRecord) and Key.MASKED_PARAMETERS in record:
-            record.__dict__["_data"][Key.MASKED_PARAMETERS] = spoilt(list(record[Key.MASKED_PARAMETERS]))  # type: ignore[arg-type]
+            record.__dict__["_data"][Key.MASKED_PARAMETERS] = spoilt(
+                list(record[Key.MASKED_PARAMETERS])  # type: ignore[arg-type]
+            )
         return reply
 
     nodes.tamper[3] = tamper
@@ -232,16 +291,28 @@ def asked(stage: str, **settings: Any) -> RecordDict:
     ("content", "reason"),
     [
         (asked(Stage.SETUP, **secagg.agreed(Exchange(**HOW), 1)), "other settings"),
-        (asked(Stage.SETUP, **secagg.agreed(Exchange(**HOW), 2) | {Key.THRESHOLD: 1}), "other settings"),
-        (asked(Stage.SETUP, **secagg.agreed(Exchange(**HOW), 2) | {Key.MOD_RANGE: 2**40}), "other settings"),
-        (asked(Stage.UNMASK, **{Key.ACTIVE_NODE_ID_LIST: [1], Key.DEAD_NODE_ID_LIST: [2]}), "without some of its clients"),
+        (
+            asked(Stage.SETUP, **secagg.agreed(Exchange(**HOW), 2) | {Key.THRESHOLD: 1}),
+            "other settings",
+        ),
+        (
+            asked(Stage.SETUP, **secagg.agreed(Exchange(**HOW), 2) | {Key.MOD_RANGE: 2**40}),
+            "other settings",
+        ),
+        (
+            asked(Stage.UNMASK, **{Key.ACTIVE_NODE_ID_LIST: [1], Key.DEAD_NODE_ID_LIST: [2]}),
+            "without some of its clients",
+        ),
         (asked(Stage.SHARE_KEYS), "its app failed"),
         (RecordDict({RECORD_KEY_CONFIGS: ConfigRecord({"stage": 3})}), "its app failed"),
     ],
 )
 def test_a_client_keeps_to_its_own_settings(content: RecordDict, reason: str) -> None:
     experiment = light(exchange=HOW)
-    nodes, context = Nodes(client_app(task(experiment)), []), Context(1, 1, {"partition-id": 0}, RecordDict(), {})
+    nodes, context = (
+        Nodes(client_app(task(experiment)), []),
+        Context(1, 1, {"partition-id": 0}, RecordDict(), {}),
+    )
     reply = nodes.app(Message(content, dst_node_id=1, message_type="train"), context)
     assert reason in str(wire.refused(reply.content))
 
@@ -251,7 +322,10 @@ def test_a_step_in_a_message_of_another_kind_is_refused(kind: str) -> None:
     """Flower's part of the protocol hands such messages on, as if there were no masks."""
     nodes = Nodes(client_app(task(light(exchange=HOW))), [0])
     [(node, context)] = nodes.contexts.items()
-    for content in (asked(Stage.SETUP, **secagg.agreed(Exchange(**HOW), 2)), *map(asked, [*Stage.all()[1:], "x"])):
+    for content in (
+        asked(Stage.SETUP, **secagg.agreed(Exchange(**HOW), 2)),
+        *map(asked, [*Stage.all()[1:], "x"]),
+    ):
         reply = nodes.app(Message(content, dst_node_id=node, message_type=kind), context)
         assert "message of another kind" in str(wire.refused(reply.content))
         assert not reply.content.array_records
@@ -259,10 +333,14 @@ def test_a_step_in_a_message_of_another_kind_is_refused(kind: str) -> None:
 
 def test_a_mean_is_made_in_the_one_step_that_masks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever Flower does with a step: here it hands everything on."""
-    monkeypatch.setattr(secagg, "secaggplus_mod", lambda message, context, fit: fit(message, context))
+    monkeypatch.setattr(
+        secagg, "secaggplus_mod", lambda message, context, fit: fit(message, context)
+    )
     nodes = Nodes(client_app(task(light(exchange=HOW))), [0])
     [(node, context)] = nodes.contexts.items()
-    reply = nodes.app(Message(asked(Stage.SHARE_KEYS), dst_node_id=node, message_type="train"), context)
+    reply = nodes.app(
+        Message(asked(Stage.SHARE_KEYS), dst_node_id=node, message_type="train"), context
+    )
     assert "outside a sum" in str(wire.refused(reply.content))
 
 
@@ -292,7 +370,11 @@ def test_a_client_adds_its_mean_once_and_never_sends_it_alone() -> None:
     list(real.run(1))
     for kind, content, reason in (
         ("train", asked(Stage.SETUP, **secagg.agreed(Exchange(**HOW), 2)), "in a sum already"),
-        ("query.means", RecordDict({"about": ConfigRecord({"round": 0, "epoch": 0})}), "in sums only"),
+        (
+            "query.means",
+            RecordDict({"about": ConfigRecord({"round": 0, "epoch": 0})}),
+            "in sums only",
+        ),
     ):
         for node, context in nodes.contexts.items():
             reply = nodes.app(Message(content, dst_node_id=node, message_type=kind), context)
@@ -347,7 +429,9 @@ def test_a_client_whose_data_shrank_before_a_sum_is_accounted_with_what_is_left(
     assert (real.exchange.smallest, real.exchange.ledger.smallest) == (5, 5)
 
 
-def test_a_mean_at_the_bound_is_not_thrown_away_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mean_at_the_bound_is_not_thrown_away_for_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """0.1 in float32 is 0.100000001; a thousandth more is too much."""
     from fedmix.flower.secagg_server import Group
 

@@ -1,4 +1,6 @@
-"""The server: its run folder, going on after a stop, its settings, and what it refuses before anything is sent."""
+"""The server: its run folder, going on after a stop, its settings, and what it refuses before
+anything is sent.
+"""
 
 import json
 import logging
@@ -35,26 +37,54 @@ def test_a_run_folder_like_that_of_a_local_run(tmp_path: Path) -> None:
     summary = serve(Nodes(client_app(agreed), range(4)), agreed, config(tmp_path))
     folder = folder_of(agreed, tmp_path)
     there = {path.name for path in folder.iterdir()}
-    assert there >= {"experiment.toml", "environment.json", "metrics.jsonl", "summary.json", "clients.json", "federation.log"}
+    assert there >= {
+        "experiment.toml",
+        "environment.json",
+        "metrics.jsonl",
+        "summary.json",
+        "clients.json",
+        "federation.log",
+    }
     assert there >= {"checkpoint.safetensors", "means-1.safetensors"}
     reference = simulated(experiment)
     rounds = list(reference.run(3))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert rounds[-1].metrics is not None
     assert lines[-1]["accuracy"] == summary["last"] == rounds[-1].metrics["accuracy"]
-    assert (lines[-1]["bytes_up"], lines[-1]["bytes_down"]) == (reference.traffic.up, reference.traffic.down)
-    assert json.loads((folder / "clients.json").read_text()) == {"classes": None, "sizes": list(SIZES), "counts": []}
-    assert json.loads((folder / "environment.json").read_text())["command"] == "flwr run"  # and not Flower's own, with its token
+    assert (lines[-1]["bytes_up"], lines[-1]["bytes_down"]) == (
+        reference.traffic.up,
+        reference.traffic.down,
+    )
+    assert json.loads((folder / "clients.json").read_text()) == {
+        "classes": None,
+        "sizes": list(SIZES),
+        "counts": [],
+    }
+    assert (
+        json.loads((folder / "environment.json").read_text())["command"] == "flwr run"
+    )  # and not Flower's own, with its token
     said = (folder / "federation.log").read_text()
     assert "client 3 is there, as node" in said
-    assert f"round 3 is done: 3 of 3 clients replied well, accuracy {100 * summary['last']:.1f} %, loss " in said
+    assert (
+        f"round 3 is done: 3 of 3 clients replied well, accuracy {100 * summary['last']:.1f} %, "
+        "loss " in said
+    )
     report.write_html(report.load_runs([folder]), tmp_path / "report.html")
-    assert serve(Nodes(client_app(agreed), []), agreed, config(tmp_path)) == summary  # done, so nobody is asked
+    assert (
+        serve(Nodes(client_app(agreed), []), agreed, config(tmp_path)) == summary
+    )  # done, so nobody is asked
 
 
 def test_a_model_that_collapsed_ends_the_run_as_anywhere(tmp_path: Path) -> None:
     """By weight decay that takes more than training gives. Started again, it ends there at once."""
-    training = {"clients_per_round": 3, "epochs": 2, "batch_size": 5, "lr": 0.02, "momentum": 0.5, "weight_decay": 2.0}
+    training = {
+        "clients_per_round": 3,
+        "epochs": 2,
+        "batch_size": 5,
+        "lr": 0.02,
+        "momentum": 0.5,
+        "weight_decay": 2.0,
+    }
     experiment = light({"name": "fedavg"}, training=training, rounds=40)
     with pytest.raises(Collapsed) as expected:
         list(simulated(experiment).run(40))
@@ -84,7 +114,9 @@ def test_a_server_that_was_killed_goes_on_with_its_pool(tmp_path: Path) -> None:
     folder = folder_of(agreed, tmp_path)
     settings = Settings.of(config(tmp_path))
     with pytest.raises(Killed):
-        Run(experiment, folder, lambda: Remote(first, agreed, settings, {})).execute(kill, checkpoint_seconds=0.0)
+        Run(experiment, folder, lambda: Remote(first, agreed, settings, {})).execute(
+            kill, checkpoint_seconds=0.0
+        )
     whole = remote(experiment, first)  # whose clients, asked again, answer with the noise they drew
     list(whole.run(3))
     again = Nodes(client_app(agreed), range(4))
@@ -102,13 +134,20 @@ def test_a_server_that_was_killed_goes_on_with_its_pool(tmp_path: Path) -> None:
 
 
 def test_globalmix_is_refused_before_anything_is_sent() -> None:
-    with pytest.raises(BadInput, match="GlobalMix needs raw samples of other clients, which never leave them"):
+    with pytest.raises(
+        BadInput, match="GlobalMix needs raw samples of other clients, which never leave them"
+    ):
         Task.of(preset("digits", "globalmix"))
 
 
-def test_a_client_whose_means_are_in_every_entry_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_whose_means_are_in_every_entry_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """17 means in entries of four or more: a client with seven of them may be in each."""
-    experiment = light(exchange={"m": 4, "exclude_own": True, "average": 4}, training={"clients_per_round": 4, "batch_size": 5})
+    experiment = light(
+        exchange={"m": 4, "exclude_own": True, "average": 4},
+        training={"clients_per_round": 4, "batch_size": 5},
+    )
     real = remote(experiment, min_share=0.25)
     assert real.exchange is not None
     real._exchange_means(real.exchange)
@@ -119,11 +158,16 @@ def test_a_client_whose_means_are_in_every_entry_is_left_out(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING, "fedmix.flower"):
         done = next(real.run(1))
     assert (done.notes["replied"], done.notes["rejected"]) == (4 - len(everywhere), len(everywhere))
-    assert f"client {everywhere[0]} is rejected: exchange: every entry of the pool holds data" in caplog.text
+    assert (
+        f"client {everywhere[0]} is rejected: exchange: every entry of the pool holds data"
+        in caplog.text
+    )
 
 
 def test_too_few_means_are_asked_for_again() -> None:
-    experiment = light(exchange={"m": 4, "average": 15}, training={"clients_per_round": 4, "batch_size": 5})
+    experiment = light(
+        exchange={"m": 4, "average": 15}, training={"clients_per_round": 4, "batch_size": 5}
+    )
     nodes = Nodes(client_app(task(experiment)), range(4))
     lost: list[Message] = []
 
@@ -145,11 +189,18 @@ def test_too_few_means_are_asked_for_again() -> None:
 
 
 def test_a_run_begins_with_clients_below_the_cutoff_and_waits_for_others() -> None:
-    """Client 1 has 8 samples and client 0 has 23. What nobody has released yet is a mean of one sample at worst."""
-    spec = light(exchange={"cutoff": 10, "clip": 1.0, "noise": 1.0}, training={"clients_per_round": 1})
+    """Client 1 has 8 samples and client 0 has 23.
+
+    What nobody has released yet is a mean of one sample at worst.
+    """
+    spec = light(
+        exchange={"cutoff": 10, "clip": 1.0, "noise": 1.0}, training={"clients_per_round": 1}
+    )
     nodes = Nodes(client_app(task(spec)), [1])
     federation = remote(spec, nodes, min_clients=1, attempts=1)
-    assert federation.guarantee().mu == pytest.approx(2.0)  # by which a sample within a norm of 1 moves it, under noise of 1
+    assert federation.guarantee().mu == pytest.approx(
+        2.0
+    )  # by which a sample within a norm of 1 moves it, under noise of 1
     with pytest.raises(TooFew, match="no client has sent means"):
         next(federation.run(1))
     nodes.add(0)
@@ -159,7 +210,9 @@ def test_a_run_begins_with_clients_below_the_cutoff_and_waits_for_others() -> No
 
 def test_a_round_that_fails_leaves_nobody_settled() -> None:
     nodes = Nodes(client_app(task(light(exchange={"m": 4}))), range(4))
-    nodes.tamper = dict.fromkeys(range(4), lambda asked, reply: None if asked.metadata.message_type == "train" else reply)
+    nodes.tamper = dict.fromkeys(
+        range(4), lambda asked, reply: None if asked.metadata.message_type == "train" else reply
+    )
     real = remote(light(exchange={"m": 4}), nodes, attempts=1, timeout=0.1)
     with pytest.raises(TooFew, match="0 of 3 clients replied well"):
         next(real.run(1))
@@ -172,10 +225,16 @@ def test_a_round_that_fails_leaves_nobody_settled() -> None:
 
 def test_a_share_of_the_clients_is_not_rounded_up_by_arithmetic() -> None:
     """0.28 * 25 is 7.000000000000001: seven of 25 are enough."""
-    experiment = light({"name": "fedavg"}, training={"clients_per_round": 25, "batch_size": 5}, rounds=1)
+    experiment = light(
+        {"name": "fedavg"}, training={"clients_per_round": 25, "batch_size": 5}, rounds=1
+    )
     nodes = Nodes(client_app(task(experiment)), range(25))
-    nodes.tamper = dict.fromkeys(range(18), lambda asked, reply: None if asked.metadata.message_type == "train" else reply)
-    done = next(remote(experiment, nodes, clients=25, min_share=0.28, timeout=0.1, attempts=1).run(1))
+    nodes.tamper = dict.fromkeys(
+        range(18), lambda asked, reply: None if asked.metadata.message_type == "train" else reply
+    )
+    done = next(
+        remote(experiment, nodes, clients=25, min_share=0.28, timeout=0.1, attempts=1).run(1)
+    )
     assert done.notes["replied"] == 7
 
 
@@ -218,7 +277,9 @@ def test_more_clients_a_round_than_there_are_is_refused(tmp_path: Path) -> None:
     assert not nodes.sent
 
 
-def test_a_model_that_does_not_take_a_clients_samples_is_told_by_that_client(tmp_path: Path) -> None:
+def test_a_model_that_does_not_take_a_clients_samples_is_told_by_that_client(
+    tmp_path: Path,
+) -> None:
     agreed = task(Experiment.of(light().values() | {"model": {"name": "digits_cnn"}}))
     with pytest.raises(BadInput, match="the model does not take inputs of shape"):
         serve(Nodes(client_app(agreed), range(4)), agreed, config(tmp_path))
@@ -229,7 +290,9 @@ class Rounded(nn.Linear):
         return super().forward(nn.functional.one_hot(x.long().clamp(0, 4), 5).float().flatten(1))
 
 
-def test_an_objective_that_cannot_train_the_model_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+def test_an_objective_that_cannot_train_the_model_is_refused_before_anything_is_sent(
+    tmp_path: Path,
+) -> None:
     held_out = alone(np.arange(24.0).reshape(4, 6) % 5, np.array([0, 1, 2, 0]), classes=3)
     agreed = Task.of(light(), own, lambda _: held_out, module=lambda _: Rounded(30, 3))
     nodes = Nodes(client_app(agreed), range(4))

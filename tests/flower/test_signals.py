@@ -33,7 +33,9 @@ def test_being_asked_to_end_is_as_ctrl_c(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_being_asked_again_does_not_interrupt_cleaning_up(number: signal.Signals, tmp_path: Path) -> None:
+def test_being_asked_again_does_not_interrupt_cleaning_up(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     class Impatient(Link):
         def _stop(self) -> None:
             signal.raise_signal(number)
@@ -43,7 +45,9 @@ def test_being_asked_again_does_not_interrupt_cleaning_up(number: signal.Signals
         raise Disturbed
 
     link = Impatient(tmp_path)
-    process: subprocess.Popen[bytes] = link.start("sleeper", [sys.executable, "-c", "import time; time.sleep(60)"])
+    process: subprocess.Popen[bytes] = link.start(
+        "sleeper", [sys.executable, "-c", "import time; time.sleep(60)"]
+    )
     before = signal.signal(number, interrupt)
     try:
         link.stop()

@@ -1,4 +1,6 @@
-"""What goes wrong in real federations, as much of it as two of them can show in some minutes; the rest is in test_faults.py."""
+"""What goes wrong in real federations, as much of it as two of them can show in some minutes; the
+rest is in test_faults.py.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,9 @@ def link(tmp_path: Path) -> Iterator[Link]:
 
 
 def test_a_liar_a_killed_server_and_a_killed_node(tmp_path: Path, link: Link) -> None:
-    """A node dies in the first round, the server after it; the run goes on from its checkpoint, without the node."""
+    """A node dies in the first round, the server after it; the run goes on from its checkpoint,
+    without the node.
+    """
     federation = Federated(tmp_path, link, rounds=2)
     federation.wrap("client_app(task)", lies, "Lying")
     for client in (0, 1, 3):
@@ -39,7 +43,11 @@ def test_a_liar_a_killed_server_and_a_killed_node(tmp_path: Path, link: Link) ->
     federation.finish()
     first, second = federation.rounds()
     assert first == before
-    assert (second["asked"], second["replied"], second["rejected"]) == (3, 2, 4)  # the liar is asked for means again
+    assert (second["asked"], second["replied"], second["rejected"]) == (
+        3,
+        2,
+        4,
+    )  # the liar is asked for means again
     assert (second["pool_version"], second["means_up"]) == (1, first["means_up"])
     said = federation.said()
     for reason in ("'1.weight' hold NaN", "'1.weight' have shape (32, 10) instead of (10, 32)"):
@@ -48,7 +56,9 @@ def test_a_liar_a_killed_server_and_a_killed_node(tmp_path: Path, link: Link) ->
 
 
 def test_what_nodes_say_stays_with_them(tmp_path: Path, link: Link) -> None:
-    """A secret in a node's configuration, environment, policy and errors, looked for in all that the server gets and writes."""
+    """A secret in a node's configuration, environment, policy and errors, looked for in all that
+    the server gets and writes.
+    """
     federation = Federated(tmp_path, link, rounds=1)
     federation.wrap("load", leaks, "spoilt")
     policy = tmp_path / f"{SECRET}.toml"

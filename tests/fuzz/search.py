@@ -1,10 +1,12 @@
-"""Look for bytes that break a reader, guided by coverage. Not part of the tests: atheris has to be installed first.
+"""Look for bytes that break a reader, guided by coverage.
+
+Not part of the tests: atheris has to be installed first.
 
     pip install atheris
     python -m tests.fuzz.search toml -runs=100000 build/fuzz/toml tests/fuzz/corpus/toml
 
-New inputs go to the first folder. One that breaks is written to crash-…: mend the reader, and put the file, made small, into
-tests/fuzz/corpus, whose files are tests.
+New inputs go to the first folder. One that breaks is written to crash-…: mend the reader, and put
+the file, made small, into tests/fuzz/corpus, whose files are tests.
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""What fedmix reads from outside, each as a function of bytes. Whatever they are, only a FedmixError may come of them."""
+"""What fedmix reads from outside, each as a function of bytes.
+
+Whatever they are, only a FedmixError may come of them.
+"""
 
 import struct
 import tempfile
@@ -119,7 +122,13 @@ def _federation() -> Federation:
     x, y = np.zeros((6, 2), np.float32), np.arange(6) % 2
     data = from_arrays(x, y, [[0, 1, 2], [3, 4, 5]], (x, y), classes=2)
     training = Training(clients_per_round=2)
-    return Federation(nn.Sequential(nn.Linear(2, 2)), data, FedMix(lam=0.1), training, exchange=Exchange(clip=1.0, noise=1.0))
+    return Federation(
+        nn.Sequential(nn.Linear(2, 2)),
+        data,
+        FedMix(lam=0.1),
+        training,
+        exchange=Exchange(clip=1.0, noise=1.0),
+    )
 
 
 def checkpoint(data: bytes) -> None:
@@ -154,7 +163,11 @@ def image(data: bytes) -> None:
 
     from fedmix.data.images import pixels
 
-    pixels(Path("t.parquet"), pa.array([{"bytes": data}], pa.struct([("bytes", pa.binary())])), (2, 2, 1))
+    pixels(
+        Path("t.parquet"),
+        pa.array([{"bytes": data}], pa.struct([("bytes", pa.binary())])),
+        (2, 2, 1),
+    )
 
 
 def policy(data: bytes) -> None:
@@ -167,7 +180,8 @@ def releases(data: bytes) -> None:
     Ledger(2, _file("releases.json", data))
 
 
-# Messages, as Flower packs them: what a server reads of nodes, then what a client reads of the server
+# Messages, as Flower packs them: what a server reads of nodes, then what a client reads of the
+# server
 
 
 def content_of(data: bytes) -> "RecordDict":
@@ -206,7 +220,9 @@ def update(data: bytes) -> None:
     """A client's weights."""
     from fedmix.flower import wire
 
-    found = wire.read_update(content_of(data), 0, wire.Presence(0, 8, 1), 4, {"w": torch.zeros(2, 3)}, 10.0)
+    found = wire.read_update(
+        content_of(data), 0, wire.Presence(0, 8, 1), 4, {"w": torch.zeros(2, 3)}, 10.0
+    )
     assert found.params["w"].isfinite().all()
 
 
@@ -235,9 +251,13 @@ def _asked(kind: str, data: bytes, **exchange: Any) -> None:
 
     nodes, content = _nodes(**exchange), content_of(data)
     context = Context(1, 1, {"partition-id": 1}, RecordDict(), {})
-    refused = wire.refused(nodes.app(Message(content, dst_node_id=1, message_type=kind), context).content)
+    refused = wire.refused(
+        nodes.app(Message(content, dst_node_id=1, message_type=kind), context).content
+    )
     if refused is not None:
-        assert "secure" in exchange or "its app failed" not in refused, refused  # Flower's code has no sentences
+        assert "secure" in exchange or "its app failed" not in refused, (
+            refused
+        )  # Flower's code has no sentences
         raise BadInput(refused)
 
 

@@ -1,4 +1,6 @@
-"""Readers of what comes from elsewhere take it or refuse it: kept inputs, and changed copies of them."""
+"""Readers of what comes from elsewhere take it or refuse it: kept inputs, and changed copies of
+them.
+"""
 
 import os
 from pathlib import Path
@@ -16,14 +18,19 @@ from fedmix.runs.run import Run
 from tests.fuzz.targets import TARGETS, hold
 
 CORPUS = Path(__file__).parent / "corpus"
-SEEDS = {target: [path.read_bytes() for path in sorted((CORPUS / target).iterdir())] for target in TARGETS}
+SEEDS = {
+    target: [path.read_bytes() for path in sorted((CORPUS / target).iterdir())]
+    for target in TARGETS
+}
 WORDS = (
     *(b"-1", b"9" * 25, b"1e999", b"NaN", b"null", b"[[", b"{"),
     *(b'"', b"\n", b"\\u0000", b"\xff", b"\0" * 8, b"../", b"0x" + b"F" * 40),
 )
 
 
-@pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}")
+@pytest.mark.parametrize(
+    "path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
+)
 def test_kept_inputs(path: Path) -> None:
     hold(path.parent.name, path.read_bytes())
 
@@ -63,7 +70,9 @@ WRONG = (
 
 
 def test_every_part_of_a_state_is_looked_at() -> None:
-    """Each tensor of a right checkpoint missing, or of another kind: taken if it can be used, refused in a sentence else."""
+    """Each tensor of a right checkpoint missing, or of another kind: taken if it can be used,
+    refused in a sentence else.
+    """
     right = load((CORPUS / "checkpoint" / "right").read_bytes())
     taken = 0
     for name in right:
@@ -108,7 +117,11 @@ def test_a_checkpoint_names_no_file_outside_its_folder(tmp_path: Path) -> None:
     """The means that it names lie there and would be read, were it not for their name."""
     folder = tmp_path / "run"
     folder.mkdir()
-    save_file({"round": torch.tensor(1)}, folder / "checkpoint.safetensors", {"means": "../means-1.safetensors"})
+    save_file(
+        {"round": torch.tensor(1)},
+        folder / "checkpoint.safetensors",
+        {"means": "../means-1.safetensors"},
+    )
     save_file({"x": torch.zeros(1)}, tmp_path / "means-1.safetensors")
     with pytest.raises(BadInput, match=r"its means are in \.\./means-1"):
         Run(experiment("digits"), folder).restored()

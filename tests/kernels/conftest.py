@@ -9,6 +9,9 @@ from tests.kernels.interpreter import Interpreter, interpreter
 @pytest.fixture(scope="session")
 def interpreted() -> Iterator[Interpreter]:
     if find_spec("triton") is None:
-        pytest.skip("Triton is not installed; it comes with PyTorch for GPUs, or by itself as the package triton")
+        pytest.skip(
+            "Triton is not installed; it comes with PyTorch for GPUs, or by itself as the package "
+            "triton"
+        )
     with interpreter() as ready:
         yield ready

@@ -1,4 +1,6 @@
-"""Every kind of derivative that the engines take of a layer, of several clients at once: what a fast form is compared by."""
+"""Every kind of derivative that the engines take of a layer, of several clients at once: what a
+fast form is compared by.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -64,7 +66,12 @@ def derivative_of_gradient(f: Function, args: Args, directions: Args) -> Any:
 def of_one_client(f: Function, args: Args, directions: Args) -> Any:
     """Without vmap, as the engine takes the step of a client alone."""
     one, way = tuple(a[0] for a in args), tuple(d[0] for d in directions)
-    return f(*one), _gradient(f)(*one), _along(f, one, way), _gradient(lambda *b: _along(f, b, way))(*one)
+    return (
+        f(*one),
+        _gradient(f)(*one),
+        _along(f, one, way),
+        _gradient(lambda *b: _along(f, b, way))(*one),
+    )
 
 
 KINDS = {

@@ -1,8 +1,10 @@
-"""The local step as inductor writes it for a GPU, run on a CPU: its Triton kernels interpreted, convolutions by their twins.
+"""The local step as inductor writes it for a GPU, run on a CPU: its Triton kernels interpreted,
+convolutions by their twins.
 
-A step is traced and prepared on the CPU, with every tensor saying that it is on a GPU. Where the compiler begins to write code,
-the graph moves to a GPU: shapes and strides without memory. What comes back is called with the CPU's tensors. It needs a process
-of its own, in which much of torch is told that there is a GPU. What torch does earlier for a GPU alone is not seen here.
+A step is traced and prepared on the CPU, with every tensor saying that it is on a GPU. Where the
+compiler begins to write code, the graph moves to a GPU: shapes and strides without memory. What
+comes back is called with the CPU's tensors. It needs a process of its own, in which much of torch
+is told that there is a GPU. What torch does earlier for a GPU alone is not seen here.
 """
 
 from collections.abc import Callable
@@ -28,18 +30,26 @@ from tests.synthetic import SHAPES, federated
 
 AT_ONCE, LARGEST = 2**15, 2**12  # elements, and along x, where a kernel may rely on it
 GPU = torch.device("cuda", 0)
-SHORT_VGG = (lambda: models.vgg(classes=10, widths=(4, 4, 8, 8), hidden=16), (3, 16, 16), 10)  # what compiles in half the time
+SHORT_VGG = (
+    lambda: models.vgg(classes=10, widths=(4, 4, 8, 8), hidden=16),
+    (3, 16, 16),
+    10,
+)  # what compiles in half the time
 
 
 def errors(kind: str, objective: Objective, how: Precision) -> dict[str, float]:
-    """How far the step of a GPU ends from the plain one, for all that is written, as a part of how far that one goes.
+    """How far the step of a GPU ends from the plain one, for all that is written, as a part of how
+    far that one goes.
 
-    With bf16 both round as on a GPU, so that they see the same sides of kinks; CPU's autocast does for tensors what a GPU's does.
+    With bf16 both round as on a GPU, so that they see the same sides of kinks; CPU's autocast does
+    for tensors what a GPU's does.
     """
     low = how == "bf16"
     made = _program(kind, objective)
     state = _apart(made.state)
-    plain, quick = (pytree.tree_map_only(Tensor, lambda t: _like(t, t.device).copy_(t), state) for _ in range(2))
+    plain, quick = (
+        pytree.tree_map_only(Tensor, lambda t: _like(t, t.device).copy_(t), state) for _ in range(2)
+    )
     with torch.no_grad():
         with arithmetic(how), torch.autocast("cpu", torch.bfloat16, enabled=low):
             run, rounded = _compiled(made._step, quick)
@@ -61,7 +71,9 @@ def _program(kind: str, objective: Objective) -> Program:
     training = Training(2, epochs=1, batch_size=3, lr=0.01, momentum=0.9)
     with patch.dict(SHAPES, vgg=SHORT_VGG):
         model, data = initialised(SHAPES[kind][0], 1), federated(kind, (3, 2))
-    federation = Federation(model, data, objective, training, engine="vectorised", exchange=exchange, compile=False)
+    federation = Federation(
+        model, data, objective, training, engine="vectorised", exchange=exchange, compile=False
+    )
     list(federation.run(1))
     assert isinstance(federation.engine, Vectorised)
     (made,) = federation.engine._programs.values()
@@ -77,15 +89,21 @@ def _apart(state: State) -> State:
             room = compiled._room(t[0], len(t))
         return room.copy_(t * (1 + 0.2 * torch.randn(t.shape, generator=rng)))
 
-    params, velocity = ({n: placed(t) for n, t in tensors.items()} for tensors in (state.params, state.velocity))
-    return state._replace(params=params, velocity=velocity, at=state.at * 0, losses=state.losses * 0)
+    params, velocity = (
+        {n: placed(t) for n, t in tensors.items()} for tensors in (state.params, state.velocity)
+    )
+    return state._replace(
+        params=params, velocity=velocity, at=state.at * 0, losses=state.losses * 0
+    )
 
 
 def _like(t: Tensor, device: torch.device) -> Tensor:
     return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
 
 
-def _compiled(step: Callable[[State], None], state: State) -> tuple[Callable[[], Any], list[tuple[Tensor, Tensor]]]:
+def _compiled(
+    step: Callable[[State], None], state: State
+) -> tuple[Callable[[], Any], list[tuple[Tensor, Tensor]]]:
     """The step of that state, and its rounded weights with what they are rounded from."""
     leaves, shape = pytree.tree_flatten(state)
     with patch.object(Tensor, "is_cuda", True):
@@ -98,7 +116,9 @@ def _compiled(step: Callable[[State], None], state: State) -> tuple[Callable[[],
 
 
 def _on_gpu(lowering: Any) -> Any:
-    """Lowering, at whose start a graph moves to a GPU; before, it must be on a CPU, since torch without CUDA refuses others."""
+    """Lowering, at whose start a graph moves to a GPU; before, it must be on a CPU, since torch
+    without CUDA refuses others.
+    """
 
     def moved(value: Any) -> Any:
         return _like(value, GPU) if isinstance(value, Tensor) else value
@@ -135,12 +155,16 @@ def pretend() -> None:
         "fedmix.kernels.lstm.has_triton": lambda: True,
         "torch.cuda.device_count": lambda: 1,
         "torch.cuda.current_device": lambda: 0,
-        "torch.cuda.get_device_properties": lambda *_: SimpleNamespace(**h200._asdict(), name="H200", gcnArchName=""),
+        "torch.cuda.get_device_properties": lambda *_: SimpleNamespace(
+            **h200._asdict(), name="H200", gcnArchName=""
+        ),
         "torch.cuda.get_device_capability": lambda *_: (9, 0),
         "torch.cuda.set_device": lambda _: None,
         "torch.cuda._DeviceGuard": lambda _: nullcontext(),
         "torch._C._cuda_getCurrentRawStream": lambda _: 0,
-        "torch._C._dynamo.guards._empty_strided_cuda": lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype),
+        "torch._C._dynamo.guards._empty_strided_cuda": lambda size, stride, dtype: (
+            torch.empty_strided(size, stride, dtype=dtype)
+        ),
         "torch._dynamo.device_interface.CudaInterface.is_bf16_supported": lambda **_: True,
         "torch._subclasses.fake_tensor.init_gpu_context": lambda *_: None,
         "torch.utils._triton.triton_hash_with_backend": lambda: "none",
@@ -148,7 +172,9 @@ def pretend() -> None:
         "torch._inductor.scheduler.has_triton": lambda: True,
         "torch._inductor.compile_fx.GraphLowering": _on_gpu(GraphLowering),
         "torch._inductor.runtime.hints.DeviceProperties.create": lambda *_: h200,
-        "torch._inductor.runtime.triton_heuristics.CachingAutotuner.run": _wider(CachingAutotuner.run),
+        "torch._inductor.runtime.triton_heuristics.CachingAutotuner.run": _wider(
+            CachingAutotuner.run
+        ),
         "torch._inductor.runtime.triton_helpers.set_driver_to_gpu": lambda: None,
         "torch._inductor.runtime.triton_helpers.libdevice": _Functions(),
         "torch._inductor.runtime.triton_helpers.math": _Functions(),
@@ -156,22 +182,38 @@ def pretend() -> None:
     for name, answer in answers.items():
         patch(name, answer, create=True).start()
 
-    def lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, _: Tensor, w: Tensor, how: str) -> Tensor:
+    def lstm_backward(
+        gh: Tensor, acts: Tensor, c: Tensor, _: Tensor, w: Tensor, how: str
+    ) -> Tensor:
         return lstm_triton.lstm_backward(gh, acts, c, w, how)
 
-    for twin in (conv._conv, conv._conv_input, conv._conv_weight):  # which autocast leaves alone on a GPU
-        torch.library.impl(f"fedmix::{twin.__name__[1:]}", "cpu", torch.autocast("cpu", enabled=False)(twin))
-    torch.library.impl("fedmix::lstm", "cpu", lstm_triton.lstm)  # whose twin takes derivatives, which compiled code cannot
+    for twin in (
+        conv._conv,
+        conv._conv_input,
+        conv._conv_weight,
+    ):  # which autocast leaves alone on a GPU
+        torch.library.impl(
+            f"fedmix::{twin.__name__[1:]}", "cpu", torch.autocast("cpu", enabled=False)(twin)
+        )
+    torch.library.impl(
+        "fedmix::lstm", "cpu", lstm_triton.lstm
+    )  # whose twin takes derivatives, which compiled code cannot
     torch.library.impl("fedmix::lstm_backward", "cpu", lstm_backward)
 
 
 def _wider(run: Any) -> Any:
-    """Have a program of a kernel do more at once: the interpreter takes one after another, each as arrays."""
+    """Have a program of a kernel do more at once: the interpreter takes one after another, each as
+    arrays.
+    """
 
     def wider(self: Any, *args: Any, **options: Any) -> Any:
         blocks = self.configs[0].kwargs
-        most = self.size_hints["x"] if self.size_hints else 0  # a tile that was given is part of the code
-        while blocks.get("XBLOCK", LARGEST) < min(most, LARGEST) and prod(blocks.values()) < AT_ONCE:
+        most = (
+            self.size_hints["x"] if self.size_hints else 0
+        )  # a tile that was given is part of the code
+        while (
+            blocks.get("XBLOCK", LARGEST) < min(most, LARGEST) and prod(blocks.values()) < AT_ONCE
+        ):
             blocks["XBLOCK"] *= 2
         return run(self, *args, **options)
 

@@ -1,4 +1,6 @@
-"""Triton's interpreter, in a process of its own: it runs kernels on a CPU, and must be chosen before Triton is first imported."""
+"""Triton's interpreter, in a process of its own: it runs kernels on a CPU, and must be chosen
+before Triton is first imported.
+"""
 
 import os
 from collections.abc import Iterator
@@ -17,13 +19,18 @@ Array = np.ndarray[Any, Any]
 
 
 class Interpreter:
-    """`interpreter("conv_triton", "conv", *args)` is that function of fedmix.kernels, every kernel of it interpreted."""
+    """`interpreter("conv_triton", "conv", *args)` is that function of fedmix.kernels, every kernel
+    of it interpreted.
+    """
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self.pool = pool
 
     def __call__(self, module: str, function: str, *args: Any) -> tuple[Tensor, ...]:
-        return tuple(_tensor(a) for a in self.pool.submit(_call, module, function, [_plain(a) for a in args]).result())
+        return tuple(
+            _tensor(a)
+            for a in self.pool.submit(_call, module, function, [_plain(a) for a in args]).result()
+        )
 
 
 @contextmanager
@@ -35,7 +42,9 @@ def interpreter() -> Iterator[Interpreter]:
 
 
 def _begin() -> None:
-    """Have bf16 treated as on a GPU: Triton 3.6's interpreter holds its bits as integers, multiplies these, and cuts."""
+    """Have bf16 treated as on a GPU: Triton 3.6's interpreter holds its bits as integers,
+    multiplies these, and cuts.
+    """
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
@@ -68,9 +77,15 @@ def _plain(value: Any) -> Any:
 def _tensor(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
-    return torch.from_numpy(value).view(torch.bfloat16) if value.dtype == np.uint16 else torch.from_numpy(value)
+    return (
+        torch.from_numpy(value).view(torch.bfloat16)
+        if value.dtype == np.uint16
+        else torch.from_numpy(value)
+    )
 
 
 def _call(module: str, function: str, args: list[Any]) -> tuple[Array, ...]:
-    result = getattr(import_module(f"fedmix.kernels.{module}"), function)(*[_tensor(a) for a in args])
+    result = getattr(import_module(f"fedmix.kernels.{module}"), function)(
+        *[_tensor(a) for a in args]
+    )
     return tuple(_plain(r) for r in (result if isinstance(result, tuple) else (result,)))

@@ -1,4 +1,6 @@
-"""The convolution as a function: derivatives of all kinds against torch.nn.functional.conv2d, and when it is used."""
+"""The convolution as a function: derivatives of all kinds against torch.nn.functional.conv2d, and
+when it is used.
+"""
 
 from collections.abc import Callable
 from subprocess import CalledProcessError
@@ -20,7 +22,12 @@ from fedmix.kernels.sizes import MANY, parts
 from tests.kernels.derivatives import KINDS, compare, normal
 
 K, B, H, W, C, O = 3, 4, 5, 6, 2, 3  # noqa: E741
-CASES = {"all-shifted": (B, 3, 1), "some-shifted": (2, 3, 1), "none-shifted": (0, 3, 0), "five-taps": (B, 5, 2)}
+CASES = {
+    "all-shifted": (B, 3, 1),
+    "some-shifted": (2, 3, 1),
+    "none-shifted": (0, 3, 0),
+    "five-taps": (B, 5, 2),
+}
 
 
 def plain(shifted: int, pad: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -35,7 +42,12 @@ def plain(shifted: int, pad: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 def drawn(taps: int, pad: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Images, filters, bias and a gradient of the outputs of K clients."""
     out = [n + 2 * pad - taps + 1 for n in (H, W)]
-    return normal(K, B, H, W, C), normal(K, O, taps, taps, C, seed=1), normal(K, O, seed=2), normal(K, B, *out, O, seed=3)
+    return (
+        normal(K, B, H, W, C),
+        normal(K, O, taps, taps, C, seed=1),
+        normal(K, O, seed=2),
+        normal(K, B, *out, O, seed=3),
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,7 +55,12 @@ def drawn(taps: int, pad: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def test_conv(case: tuple[int, int, int], kind: str) -> None:
     shifted, taps, pad = case
     x, w, b, _ = drawn(taps, pad)
-    compare(kind, lambda x, w, b: Conv.apply(x, w, b, shifted, pad, "float32"), plain(shifted, pad), (x, w, b))  # type: ignore[no-untyped-call]
+    compare(
+        kind,
+        lambda x, w, b: Conv.apply(x, w, b, shifted, pad, "float32"),  # type: ignore[no-untyped-call]
+        plain(shifted, pad),
+        (x, w, b),
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -54,7 +71,9 @@ def test_conv_input(case: tuple[int, int, int], kind: str) -> None:
 
     def by_autograd(g: Tensor, w: Tensor) -> Any:
         none = torch.zeros(O, dtype=torch.float64)
-        return vjp(lambda x: plain(shifted, pad)(x, w, none), torch.zeros(B, H, W, C, dtype=torch.float64))[1](g)[0]
+        return vjp(
+            lambda x: plain(shifted, pad)(x, w, none), torch.zeros(B, H, W, C, dtype=torch.float64)
+        )[1](g)[0]
 
     compare(kind, lambda g, w: ConvInput.apply(g, w, pad, "float32"), by_autograd, (g, w))  # type: ignore[no-untyped-call]
 
@@ -66,14 +85,19 @@ def test_conv_weight(case: tuple[int, int, int], kind: str) -> None:
     x, _, _, g = drawn(taps, pad)
 
     def by_autograd(g: Tensor, x: Tensor) -> Any:
-        zeros = (torch.zeros(O, taps, taps, C, dtype=torch.float64), torch.zeros(O, dtype=torch.float64))
+        zeros = (
+            torch.zeros(O, taps, taps, C, dtype=torch.float64),
+            torch.zeros(O, dtype=torch.float64),
+        )
         return vjp(lambda w, b: plain(shifted, pad)(x, w, b), *zeros)[1](g)
 
     compare(kind, lambda g, x: ConvWeight.apply(g, x, shifted, pad, "float32"), by_autograd, (g, x))  # type: ignore[no-untyped-call]
 
 
 def test_gradients_of_samples_inside_clients() -> None:
-    """vmap in vmap: one gradient for every sample of every client, with weights that the samples share."""
+    """vmap in vmap: one gradient for every sample of every client, with weights that the samples
+    share.
+    """
     x, w, b, _ = drawn(3, 1)
 
     def each(conv: Callable[..., Tensor]) -> Any:
@@ -104,7 +128,9 @@ def test_clients_along_another_axis() -> None:
     got = vmap(lambda x, w, b: Conv.apply(x, w, b, B, 1, "float32"), in_dims=(2, 4, 1))(*moved)  # type: ignore[no-untyped-call]
     torch.testing.assert_close(got, vmap(plain(B, 1))(x, w, b))
     one = [t[None] for t in moved]  # the operator itself, which has an axis of clients of its own
-    got = vmap(lambda x, w, b: torch.ops.fedmix.conv(x, w, b, B, 1, "float32"), in_dims=(3, 5, 2))(*one)
+    got = vmap(lambda x, w, b: torch.ops.fedmix.conv(x, w, b, B, 1, "float32"), in_dims=(3, 5, 2))(
+        *one
+    )
     torch.testing.assert_close(got[:, 0], vmap(plain(B, 1))(x, w, b))
 
 
@@ -119,7 +145,9 @@ def test_on_a_cpu_it_is_pytorchs(bias: bool, shifted: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_bf16(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU images are rounded (by up to 2^−8) before and after, filters before; who gave float32 gets derivatives in it."""
+    """On a GPU images are rounded (by up to 2^−8) before and after, filters before; who gave
+    float32 gets derivatives in it.
+    """
     monkeypatch.setattr(conv, "has_triton", lambda: True)
     x, w, b, _ = (t.float() for t in drawn(3, 1))
     args = channels_first(x), channels_first(w) / 8, b
@@ -141,12 +169,20 @@ def test_in_bf16(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for one, exact in zip(got, wanted, strict=True):
         assert one.dtype == torch.float32
         assert (one - exact).norm() <= 2**-5 * exact.norm()
-    assert any(not torch.equal(one, exact) for one, exact in zip(got, wanted, strict=True))  # it did round
+    assert any(
+        not torch.equal(one, exact) for one, exact in zip(got, wanted, strict=True)
+    )  # it did round
 
 
-@pytest.mark.parametrize("error", [RuntimeError("Failed to find C compiler"), CalledProcessError(1, "gcc")], ids=repr)
-def test_without_a_c_compiler_it_is_pytorchs(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton builds its driver at the first look at it, and cannot without a compiler and Python's headers."""
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Failed to find C compiler"), CalledProcessError(1, "gcc")], ids=repr
+)
+def test_without_a_c_compiler_it_is_pytorchs(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton builds its driver at the first look at it, and cannot without a compiler and Python's
+    headers.
+    """
 
     class Driver:
         @property
@@ -159,11 +195,15 @@ def test_without_a_c_compiler_it_is_pytorchs(error: Exception, monkeypatch: pyte
     x, w, b, _ = (t[0].float() for t in drawn(3, 1))
     wanted = plain(2, 1)(x, w, b)
     monkeypatch.setattr(Tensor, "is_cuda", True)
-    torch.testing.assert_close(channels_last(conv2d(channels_first(x), channels_first(w), b, 1, 2)), wanted)
+    torch.testing.assert_close(
+        channels_last(conv2d(channels_first(x), channels_first(w), b, 1, 2)), wanted
+    )
 
 
 def test_parts_leave_a_share_of_pixels_to_each() -> None:
-    """At least one and at most 17 parts, each of 256 pixels or more, and fewer the more programs there are already."""
+    """At least one and at most 17 parts, each of 256 pixels or more, and fewer the more programs
+    there are already.
+    """
     assert parts(100, 32, 3, 9) == 1
     assert parts(600, 32, 3, 9) == 2
     assert parts(10**6, 32, 3, 9) == 17

@@ -1,4 +1,6 @@
-"""The convolution kernels, interpreted, and their plain twins give what PyTorch's own convolution gives client by client."""
+"""The convolution kernels, interpreted, and their plain twins give what PyTorch's own convolution
+gives client by client.
+"""
 
 import math
 from collections.abc import Callable
@@ -43,21 +45,30 @@ CASES = {
 
 
 def drawn(case: Case) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Images, filters, bias and a gradient of the outputs, all channels-last, scaled so that outputs are near 1."""
+    """Images, filters, bias and a gradient of the outputs, all channels-last, scaled so that
+    outputs are near 1.
+    """
     rng = torch.Generator().manual_seed(0)
     out = [n + 2 * case.pad - case.taps + 1 for n in (case.H, case.W)]
     x = torch.randn(case.K, case.B, case.H, case.W, case.C, generator=rng)
-    w = torch.randn(case.K, case.O, case.taps, case.taps, case.C, generator=rng) / (case.C * case.taps**2) ** 0.5
+    w = (
+        torch.randn(case.K, case.O, case.taps, case.taps, case.C, generator=rng)
+        / (case.C * case.taps**2) ** 0.5
+    )
     g = torch.randn(case.K, case.B, *out, case.O, generator=rng) / (case.B * out[0] * out[1]) ** 0.5
     return x, w, torch.randn(case.K, case.O, generator=rng), g
 
 
 def expected(case: Case, x: Tensor, w: Tensor, b: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    """The output and the gradients of ⟨g, y⟩ in x, w and b, of every client by itself, by autograd in float64."""
+    """The output and the gradients of ⟨g, y⟩ in x, w and b, of every client by itself, by autograd
+    in float64.
+    """
     found = []
     for one in zip(x.double(), w.double(), b.double(), g.double(), strict=True):
         x1, w1, b1, g1 = (t.clone().requires_grad_() for t in one)
-        y = F.conv2d(x1.permute(0, 3, 1, 2), w1.permute(0, 3, 1, 2), padding=case.pad).permute(0, 2, 3, 1)
+        y = F.conv2d(x1.permute(0, 3, 1, 2), w1.permute(0, 3, 1, 2), padding=case.pad).permute(
+            0, 2, 3, 1
+        )
         first = torch.arange(case.B).view(-1, 1, 1, 1) < case.shifted
         y = y + b1 * first
         found.append((y.detach(), *torch.autograd.grad((y * g1).sum(), (x1, w1, b1))))
@@ -75,7 +86,10 @@ def test_twins(case: Case) -> None:
     close(torch.ops.fedmix.conv(x, w, b, case.shifted, case.pad, "float32"), y)
     close(torch.ops.fedmix.conv_input(g, w, case.pad, "float32"), to_x)
     of_w, of_b = torch.ops.fedmix.conv_weight(g, x, case.shifted, case.pad, 3, "float32")
-    assert (of_w.shape[1], of_b.shape[1]) == (3, math.ceil(g.shape[1:4].numel() / (SUMMED if x.shape[4] < MANY else BLOCK)))
+    assert (of_w.shape[1], of_b.shape[1]) == (
+        3,
+        math.ceil(g.shape[1:4].numel() / (SUMMED if x.shape[4] < MANY else BLOCK)),
+    )
     close(of_w.sum(1), to_w)
     close(of_b.sum(1), to_b)
 
@@ -86,19 +100,28 @@ def test_kernels(interpreted: Interpreter, case: Case) -> None:
     y, to_x, to_w, to_b = expected(case, x, w, b, g)
     close(interpreted("conv_triton", "conv", x, w, b, case.shifted, case.pad, "float32")[0], y)
     close(interpreted("conv_triton", "conv_input", g, w, case.pad, "float32")[0], to_x)
-    of_w, of_b = interpreted("conv_triton", "conv_weight", g, x, case.shifted, case.pad, 1, "float32")
-    assert (of_w.shape[1], of_b.shape[1]) == (1, math.ceil(g.shape[1:4].numel() / (SUMMED if x.shape[4] < MANY else BLOCK)))
+    of_w, of_b = interpreted(
+        "conv_triton", "conv_weight", g, x, case.shifted, case.pad, 1, "float32"
+    )
+    assert (of_w.shape[1], of_b.shape[1]) == (
+        1,
+        math.ceil(g.shape[1:4].numel() / (SUMMED if x.shape[4] < MANY else BLOCK)),
+    )
     close(of_w[:, 0], to_w)
     close(of_b.sum(1), to_b)
 
 
 @pytest.mark.parametrize("parts", [2, 5])
-@pytest.mark.parametrize("case", [CASES["colours"], CASES["many-channels-no-margin"]], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "case", [CASES["colours"], CASES["many-channels-no-margin"]], ids=["few", "many"]
+)
 def test_parts_sum_to_the_gradient(interpreted: Interpreter, case: Case, parts: int) -> None:
     """Also where there are more parts than blocks of pixels, so that the last ones have none."""
     x, w, b, g = drawn(case)
     _, _, to_w, to_b = expected(case, x, w, b, g)
-    of_w, of_b = interpreted("conv_triton", "conv_weight", g, x, case.shifted, case.pad, parts, "float32")
+    of_w, of_b = interpreted(
+        "conv_triton", "conv_weight", g, x, case.shifted, case.pad, parts, "float32"
+    )
     assert of_w.shape[1] == parts
     close(of_w.sum(1), to_w)
     close(of_b.sum(1), to_b)
@@ -119,9 +142,14 @@ def test_tf32(interpreted: Interpreter, case: Case) -> None:
 TILES_INSIDE_TAPS = Case(K=1, B=1, H=3, W=3, C=256, O=64, taps=3, pad=1, shifted=1)
 
 
-@pytest.mark.parametrize("case", [*CASES.values(), TILES_INSIDE_TAPS], ids=[*CASES, "tiles-inside-taps"])
+@pytest.mark.parametrize(
+    "case", [*CASES.values(), TILES_INSIDE_TAPS], ids=[*CASES, "tiles-inside-taps"]
+)
 def test_bf16(interpreted: Interpreter, case: Case) -> None:
-    """Factors of 8 bits have exact products. Outputs and gradients of images are rounded to 8 bits again, other sums are not."""
+    """Factors of 8 bits have exact products.
+
+    Outputs and gradients of images are rounded to 8 bits again, other sums are not.
+    """
     x, w, b, g = drawn(case)
     x, w, g = (t.bfloat16() for t in (x, w, g))
     y, to_x, to_w, to_b = expected(case, x, w, b, g)

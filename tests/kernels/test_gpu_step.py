@@ -24,17 +24,24 @@ CASES: list[tuple[str, Objective, Precision]] = [
 def child() -> Iterator[Interpreter]:
     """A process of its own, in which torch believes in a GPU."""
     if find_spec("triton") is None:
-        pytest.skip("Triton is not installed; it comes with PyTorch for GPUs, or by itself as the package triton")
+        pytest.skip(
+            "Triton is not installed; it comes with PyTorch for GPUs, or by itself as the package "
+            "triton"
+        )
     with interpreter() as ready:
         ready.pool.submit(gpu_step.pretend).result()
         yield ready
 
 
-@pytest.mark.parametrize(("kind", "objective", "how"), CASES, ids=lambda value: str(value).split("(")[0])
+@pytest.mark.parametrize(
+    ("kind", "objective", "how"), CASES, ids=lambda value: str(value).split("(")[0]
+)
 def test_a_step(child: Interpreter, kind: str, objective: Objective, how: Precision) -> None:
-    """Rounding gives some 1e-6, and up to 1e-2 where it moves a sample over a kink of a ReLU or a max-pool; a mistake gives 1.
+    """Rounding gives some 1e-6, and up to 1e-2 where it moves a sample over a kink of a ReLU or a
+    max-pool; a mistake gives 1.
 
-    With bf16 a compiler rounds gradients in other places than the plain step, by up to 2^−8 each time.
+    With bf16 a compiler rounds gradients in other places than the plain step, by up to 2^−8 each
+    time.
     """
     errors = child.pool.submit(gpu_step.errors, kind, objective, how).result()
     assert all(e < 0.03 for e in errors.values()), errors

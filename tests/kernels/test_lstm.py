@@ -1,4 +1,6 @@
-"""The LSTM's recurrence as a function: first-order gradients of values and derivatives, under vmap, and nothing beyond."""
+"""The LSTM's recurrence as a function: first-order gradients of values and derivatives, under vmap,
+and nothing beyond.
+"""
 
 from typing import Any
 
@@ -28,8 +30,14 @@ def plain(p: Tensor, w: Tensor) -> Tensor:
 @pytest.mark.parametrize("time", [1, T])
 @pytest.mark.parametrize("J", [1, 2])
 def test_gradients(J: int, time: int) -> None:
-    """In the gates' inputs (and the direction) and the weights, of three clients at once and of one alone."""
-    p, w, slopes = normal(K, J, B, time, 4 * D), normal(K, 4 * D, D, seed=1), normal(K, J, B, time, D, seed=2)
+    """In the gates' inputs (and the direction) and the weights, of three clients at once and of one
+    alone.
+    """
+    p, w, slopes = (
+        normal(K, J, B, time, 4 * D),
+        normal(K, 4 * D, D, seed=1),
+        normal(K, J, B, time, D, seed=2),
+    )
 
     def of(f: Any) -> Any:
         return grad(lambda p, w, g: (f(p, w) * g).sum(), (0, 1))
@@ -49,7 +57,12 @@ def test_values_of_pytorchs_layer() -> None:
 
 def test_the_derivative_by_finite_differences() -> None:
     """(h(p + ε·dp) − h(p − ε·dp)) / 2ε, off by O(ε²)."""
-    p, dp, w, step = normal(B, T, 4 * D), normal(B, T, 4 * D, seed=3), normal(4 * D, D, seed=1), 1e-5
+    p, dp, w, step = (
+        normal(B, T, 4 * D),
+        normal(B, T, 4 * D, seed=3),
+        normal(4 * D, D, seed=1),
+        1e-5,
+    )
     wanted = (by_pytorch(p + step * dp, w) - by_pytorch(p - step * dp, w)) / (2 * step)
     for h, dh in (lstm_along(torch.stack([p, dp]), w), fast(torch.stack([p, dp]), w)):
         torch.testing.assert_close(h, by_pytorch(p, w))
@@ -65,8 +78,15 @@ def test_no_gradient_of_a_gradient() -> None:
 
 
 def test_derivative_along_a_direction_of_inputs_and_weights() -> None:
-    p, w, dp, dw = normal(1, B, T, 4 * D), normal(4 * D, D, seed=1), normal(1, B, T, 4 * D, seed=2), normal(4 * D, D, seed=3)
+    p, w, dp, dw = (
+        normal(1, B, T, 4 * D),
+        normal(4 * D, D, seed=1),
+        normal(1, B, T, 4 * D, seed=2),
+        normal(4 * D, D, seed=3),
+    )
     for moved, directions in (((p, w), (dp, dw)), ((p,), (dp,))):
         found = jvp(lambda *a: fast(*a, *(() if len(a) == 2 else (w,))), moved, directions)[1]
-        expected = jvp(lambda *a: recurrence(a[0][0], a[1] if len(a) == 2 else w)[0][None], moved, directions)[1]
+        expected = jvp(
+            lambda *a: recurrence(a[0][0], a[1] if len(a) == 2 else w)[0][None], moved, directions
+        )[1]
         torch.testing.assert_close(found, expected)

@@ -1,4 +1,6 @@
-"""The LSTM kernels, interpreted, and their plain twins give what torch.nn.LSTM and its derivatives give."""
+"""The LSTM kernels, interpreted, and their plain twins give what torch.nn.LSTM and its derivatives
+give.
+"""
 
 import pytest
 import torch
@@ -8,14 +10,24 @@ from torch.func import jvp, vjp
 import fedmix.kernels.lstm  # noqa: F401  (defines the operators)
 from tests.kernels.interpreter import Interpreter
 
-SIZES = [(1, 2, 3, 5), (3, 3, 4, 7), (2, 1, 1, 4), (1, 17, 3, 33), (2, 2, 2, 70)]  # clients, batch, time, hidden
+SIZES = [
+    (1, 2, 3, 5),
+    (3, 3, 4, 7),
+    (2, 1, 1, 4),
+    (1, 17, 3, 33),
+    (2, 2, 2, 70),
+]  # clients, batch, time, hidden
 
 
 def drawn(K: int, J: int, B: int, T: int, D: int) -> tuple[Tensor, Tensor, Tensor]:
     """Gates' inputs (with a direction, if J = 2), recurrent weights, and a gradient of the outputs."""
     rng = torch.Generator().manual_seed(0)
     p = torch.randn(K, J, B, T, 4 * D, generator=rng)
-    return p, torch.randn(K, 4 * D, D, generator=rng) / D**0.5, torch.randn(K, J, B, T, D, generator=rng)
+    return (
+        p,
+        torch.randn(K, 4 * D, D, generator=rng) / D**0.5,
+        torch.randn(K, J, B, T, D, generator=rng),
+    )
 
 
 def by_pytorch(p: Tensor, w: Tensor) -> Tensor:
@@ -35,7 +47,9 @@ def cells(p: Tensor, w: Tensor) -> Tensor:
     rows = []
     for t in range(p.shape[1]):
         a = [p[:, t, n] + sum(w[n, m] * before[m] for m in range(D)) for n in range(4 * D)]
-        gates = [a_n.tanh() if 2 * D <= n < 3 * D else 1 / (1 + (-a_n).exp()) for n, a_n in enumerate(a)]
+        gates = [
+            a_n.tanh() if 2 * D <= n < 3 * D else 1 / (1 + (-a_n).exp()) for n, a_n in enumerate(a)
+        ]
         state = [gates[D + n] * state[n] + gates[n] * gates[2 * D + n] for n in range(D)]
         before = [gates[3 * D + n] * state[n].tanh() for n in range(D)]
         rows.append(torch.stack(before, -1))
@@ -73,7 +87,10 @@ def close(got: Tensor, wanted: Tensor, within: float = 1e-5) -> None:
 
 
 SMALL = [s for s in SIZES if s[-1] < 10]
-HOW = ["float32", "tf32"]  # weights read in chunks, and weights that stay; the interpreter multiplies exactly either way
+HOW = [
+    "float32",
+    "tf32",
+]  # weights read in chunks, and weights that stay; the interpreter multiplies exactly either way
 VALUES, PAIRS = [(K, 1, B, T, D) for K, B, T, D in SIZES], [(K, 2, B, T, D) for K, B, T, D in SMALL]
 
 
@@ -98,7 +115,9 @@ def test_kernels(interpreted: Interpreter, size: tuple[int, int, int, int, int])
 
 @pytest.mark.parametrize("size", [(1, 17, 3, 33), (2, 2, 2, 70), (1, 40, 2, 5)], ids=str)
 def test_pairs_of_several_blocks(interpreted: Interpreter, size: tuple[int, int, int, int]) -> None:
-    """Too large for one number after another: the twin, which the small sizes check, is the reference, and so are its gates."""
+    """Too large for one number after another: the twin, which the small sizes check, is the
+    reference, and so are its gates.
+    """
     K, B, T, D = size
     p, w, g = drawn(K, 2, B, T, D)
     twin = torch.ops.fedmix.lstm(p.double(), w.double(), "float32")
@@ -113,7 +132,9 @@ def test_pairs_of_several_blocks(interpreted: Interpreter, size: tuple[int, int,
 @pytest.mark.parametrize("J", [1, 2])
 @pytest.mark.parametrize("how", ["tf32", "bf16"])
 def test_coarser_arithmetic(interpreted: Interpreter, how: str, J: int) -> None:
-    """bf16 is off by at most 2^−9 of a factor, and a gate has slope 1/4: outputs are within 2 %, gradients within 5 %."""
+    """bf16 is off by at most 2^−9 of a factor, and a gate has slope 1/4: outputs are within 2 %,
+    gradients within 5 %.
+    """
     p, w, g = drawn(2, J, 3, 4, 7)
     wanted, to_p = expected(p, w, g)
     h, acts, c = interpreted("lstm_triton", "lstm", p, w, how)
@@ -132,5 +153,7 @@ def test_far_from_zero(interpreted: Interpreter) -> None:
     tanh = torch.tensor([-1.0, -1.0, 0.0, 1.0, 1.0])
     close(acts[0, 0, :, 0], torch.stack([sigma, sigma, tanh, sigma], 1))
     close(h.flatten(), sigma * torch.tanh(sigma * tanh))
-    back = interpreted("lstm_triton", "lstm_backward", torch.ones(1, 1, 5, 1, 1), acts, c, w, "float32")[0]
+    back = interpreted(
+        "lstm_triton", "lstm_backward", torch.ones(1, 1, 5, 1, 1), acts, c, w, "float32"
+    )[0]
     assert bool(torch.isfinite(back).all())

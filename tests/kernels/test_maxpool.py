@@ -44,7 +44,12 @@ def transposed(which: Tensor, height: int, width: int) -> Tensor:
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_pick(size: tuple[int, int], kind: str) -> None:
     """Of sin(x), since second derivatives of a choice alone are zero."""
-    compare(kind, lambda x: pooled(x.sin()), lambda x: F.max_pool2d(x.sin(), 2), (normal(3, 2, 2, *size),))
+    compare(
+        kind,
+        lambda x: pooled(x.sin()),
+        lambda x: F.max_pool2d(x.sin(), 2),
+        (normal(3, 2, 2, *size),),
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,7 +72,9 @@ def test_put(size: tuple[int, int], kind: str, form: bool) -> None:
 
 @pytest.mark.parametrize("values", list(product((0.0, 1.0), repeat=4)), ids=str)
 def test_of_equals_the_first(values: tuple[float, ...]) -> None:
-    """All windows of two values: the largest's first place in reading order gets the gradient, as in PyTorch."""
+    """All windows of two values: the largest's first place in reading order gets the gradient, as
+    in PyTorch.
+    """
     x = torch.tensor(values).view(1, 1, 2, 2)
     first = values.index(max(values))
     assert largest(x).item() == first
@@ -85,7 +92,9 @@ def test_values_and_gradients_to_the_bit(image: str, size: tuple[int, int]) -> N
     """A constant image, one of few grey values (ties everywhere), and one below zero."""
     x = {
         "constant": torch.full((2, 3, *size), 0.25),
-        "steps": torch.randint(3, (2, 3, *size), generator=torch.Generator().manual_seed(0)).float(),
+        "steps": torch.randint(
+            3, (2, 3, *size), generator=torch.Generator().manual_seed(0)
+        ).float(),
         "negative": -normal(2, 3, *size).abs().float() - 1,
     }[image]
     weights = normal(2, 3, size[0] // 2, size[1] // 2).float()
@@ -116,7 +125,9 @@ def test_clients_apart() -> None:
 
 @pytest.mark.parametrize("size", [(4, 6), (5, 7)], ids=str)
 def test_a_pool_before_the_relu_is_one_after_it(size: tuple[int, int]) -> None:
-    """max and ReLU change places, and so do their gradients: where the largest is not positive, both are zero."""
+    """max and ReLU change places, and so do their gradients: where the largest is not positive,
+    both are zero.
+    """
     theirs = nn.MaxPool2d(2)
     x, weights = normal(4, 3, *size), normal(4, 3, size[0] // 2, size[1] // 2, seed=1)
 
@@ -131,7 +142,9 @@ def test_a_pool_before_the_relu_is_one_after_it(size: tuple[int, int]) -> None:
         assert bool(slopes.any())
 
 
-@pytest.mark.parametrize(("build", "shape"), [(models.vgg, (3, 32, 32)), (models.lenet, (1, 28, 28))])
+@pytest.mark.parametrize(
+    ("build", "shape"), [(models.vgg, (3, 32, 32)), (models.lenet, (1, 28, 28))]
+)
 def test_the_papers_models_pool_after_the_relu(build: Any, shape: tuple[int, ...]) -> None:
     """As the paper draws them; ours give the same outputs and gradients."""
     ours = initialised(build, 0).double().eval()

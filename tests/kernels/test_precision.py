@@ -84,7 +84,10 @@ def test_what_the_user_had_set_comes_back(flag: bool) -> None:
     ((7, 5), "bf16", True), ((7, 5), "tf32", False), ((8, 0), "bf16", False), ((9, 0), "bf16", False),
 ])  # fmt: skip
 def test_bf16_needs_a_gpu_that_has_it(
-    capability: tuple[int, int], precision: Precision, refused: bool, monkeypatch: pytest.MonkeyPatch
+    capability: tuple[int, int],
+    precision: Precision,
+    refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
@@ -96,7 +99,12 @@ def test_bf16_needs_a_gpu_that_has_it(
 
 def test_an_unknown_one_is_refused() -> None:
     before = holds()
-    with pytest.raises(BadInput, match="precision 'fp16' is unknown; choose one of tf32, float32, bf16"), arithmetic("fp16"):  # type: ignore[arg-type]
+    with (
+        pytest.raises(
+            BadInput, match="precision 'fp16' is unknown; choose one of tf32, float32, bf16"
+        ),
+        arithmetic("fp16"),  # type: ignore[arg-type]
+    ):
         pytest.fail("the block was entered")
     assert holds() == before
 
@@ -104,8 +112,14 @@ def test_an_unknown_one_is_refused() -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_federation_refuses_it_too(engine: EngineName) -> None:
     wrong: Any = "double"
-    with pytest.raises(BadInput, match="precision 'double' is unknown; choose one of tf32, float32, bf16"):
-        list(Federation(nn.Linear(4, 3), data(), Supervised(), Training(2), engine=engine, precision=wrong).run(1))
+    with pytest.raises(
+        BadInput, match="precision 'double' is unknown; choose one of tf32, float32, bf16"
+    ):
+        list(
+            Federation(
+                nn.Linear(4, 3), data(), Supervised(), Training(2), engine=engine, precision=wrong
+            ).run(1)
+        )
 
 
 SEEN = list[str]()
@@ -139,7 +153,13 @@ def test_steps_are_rounded_and_averages_and_tests_are_not(
     monkeypatch.setattr(loop, "average", noting)
     before = holds()
     federation = Federation(
-        nn.Linear(4, 3), data(), Notes(), Training(3, batch_size=1), engine=engine, precision=precision, chunk=1
+        nn.Linear(4, 3),
+        data(),
+        Notes(),
+        Training(3, batch_size=1),
+        engine=engine,
+        precision=precision,
+        chunk=1,
     )
     SEEN.clear()  # the objective is tried first
     list(federation.run(1))

@@ -1,4 +1,6 @@
-"""Which products of a graph are called as they are: those with long sums, and the same numbers come out."""
+"""Which products of a graph are called as they are: those with long sums, and the same numbers come
+out.
+"""
 
 from collections.abc import Callable
 
@@ -22,7 +24,11 @@ KINDS: dict[str, tuple[Callable[..., Tensor], tuple[int, ...]]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_long_ones_are_called_as_they_are(kind: str, terms: int) -> None:
     function, clients = KINDS[kind]
-    args = normal(*clients, 1, 3), normal(*clients, 4, terms, seed=1), normal(*clients, terms, 3, seed=2)
+    args = (
+        normal(*clients, 1, 3),
+        normal(*clients, 4, terms, seed=1),
+        normal(*clients, terms, 3, seed=2),
+    )
     traced = make_fx(function, tracing_mode="fake")(*args)
     leave_long_products(traced.graph)
     traced.recompile()

@@ -63,7 +63,12 @@ def shared() -> nn.Module:
 
 VECTORS, IMAGES, TEXT = (4, 6), (3, 2, 5, 6), (3, 4, 5)
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "sequential": (lambda: nn.Sequential(nn.Linear(6, 5), nn.Sequential(nn.ReLU(), nn.Linear(5, 3)), nn.Tanh()), VECTORS),
+    "sequential": (
+        lambda: nn.Sequential(
+            nn.Linear(6, 5), nn.Sequential(nn.ReLU(), nn.Linear(5, 3)), nn.Tanh()
+        ),
+        VECTORS,
+    ),
     "empty": (lambda: nn.Sequential(), VECTORS),
     "conv": (lambda: nn.Conv2d(2, 3, 3, padding=1), IMAGES),
     "conv-without-bias": (lambda: nn.Conv2d(2, 3, 3, bias=False), IMAGES),
@@ -93,13 +98,18 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "of-ones-own": (Gated, VECTORS),
     "sequential-of-ones-own": (lambda: Halved(nn.Linear(6, 5), nn.Tanh()), VECTORS),
     "one-relu-twice": (shared, VECTORS),
-    "one-conv-twice": (lambda: nn.Sequential(*[nn.Conv2d(2, 2, 3, padding=1)] * 2, nn.ReLU()), IMAGES),
+    "one-conv-twice": (
+        lambda: nn.Sequential(*[nn.Conv2d(2, 2, 3, padding=1)] * 2, nn.ReLU()),
+        IMAGES,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_rule(name: str) -> None:
-    """As an only child, so that it is replaced where it can be; the derivative by jvp and by finite differences."""
+    """As an only child, so that it is replaced where it can be; the derivative by jvp and by finite
+    differences.
+    """
     build, shape = MODULES[name]
     torch.manual_seed(0)
     model = Model(nn.Sequential(build()).double())
@@ -112,7 +122,9 @@ def test_every_rule(name: str) -> None:
     torch.testing.assert_close(y, value(x))
     torch.testing.assert_close(dy, jvp(value, (x,), (dx,))[1])
     step = 1e-6
-    torch.testing.assert_close(dy, (value(x + step * dx) - value(x - step * dx)) / (2 * step), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(
+        dy, (value(x + step * dx) - value(x - step * dx)) / (2 * step), rtol=1e-6, atol=1e-8
+    )
     assert bool(dy.any()) == (name != "dropout-of-all")
 
 
@@ -149,7 +161,9 @@ def test_a_module_that_is_no_sequential() -> None:
     torch.manual_seed(0)
     model = Model(Gated().double())
     params, x, dx = model.init(), normal(*VECTORS), normal(*VECTORS, seed=1)
-    torch.testing.assert_close(model.along(params, x, dx, KEY), jvp(lambda x: model(params, x, KEY), (x,), (dx,))[:2])
+    torch.testing.assert_close(
+        model.along(params, x, dx, KEY), jvp(lambda x: model(params, x, KEY), (x,), (dx,))[:2]
+    )
 
 
 def test_a_kink_has_the_slope_of_pytorch() -> None:
@@ -243,7 +257,9 @@ def test_other_layers_are_left_alone(layer: nn.Module) -> None:
     assert type(module[0]) is type(layer)  # type: ignore[index]
 
 
-@pytest.mark.parametrize("layer", [m for m, _ in REPLACED if not isinstance(m, nn.modules.dropout._DropoutNd)], ids=str)
+@pytest.mark.parametrize(
+    "layer", [m for m, _ in REPLACED if not isinstance(m, nn.modules.dropout._DropoutNd)], ids=str
+)
 def test_what_replaces_computes_the_same(layer: nn.Module) -> None:
     x = normal(2, 2, 7, 8) if not isinstance(layer, nn.Linear) else normal(4, 2)
     layer = copy.deepcopy(layer).double()
@@ -264,7 +280,11 @@ def test_a_hook_is_run() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     module[2].register_forward_hook(lambda _module, _args, output: 2 * output)
     model = Model(module)
-    params, x, dx = model.init(), torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+    params, x, dx = (
+        model.init(),
+        torch.randn(5, 3, dtype=torch.float64),
+        torch.randn(5, 3, dtype=torch.float64),
+    )
     key = torch.tensor(0)
     value, derivative = model.along(params, x, dx, key)
     expected = torch.func.jvp(lambda x: model(params, x, key), (x,), (dx,))

@@ -1,4 +1,6 @@
-"""A model cut in two at a layer: both parts together are the whole, and cuts that cannot be made are refused."""
+"""A model cut in two at a layer: both parts together are the whole, and cuts that cannot be made
+are refused.
+"""
 
 import pytest
 import torch
@@ -36,7 +38,9 @@ def test_a_cut_keeps_a_layer_that_is_used_twice() -> None:
     model = Model(nn.Sequential(nn.Linear(4, 5), act, nn.Linear(5, 5), act, nn.Linear(5, 3)))
     params, x = model.init(), torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     for layer in range(1, 5):
-        assert torch.equal(model.tail(layer)(params, model.head(layer)(params, x)), model(params, x)), layer
+        assert torch.equal(
+            model.tail(layer)(params, model.head(layer)(params, x)), model(params, x)
+        ), layer
         expected = {f"{i}.{n}" for i in (0, 2, 4) if i >= layer for n in ("weight", "bias")}
         assert set(model.tail(layer).names) == expected
 
@@ -47,7 +51,11 @@ def test_a_cut_keeps_a_layer_that_is_used_twice() -> None:
 @pytest.mark.parametrize(
     ("words", "module", "layer"),
     [
-        ("a Residual cannot start from layer 1; hidden-state mixing needs an nn.Sequential", Residual(), 1),
+        (
+            "a Residual cannot start from layer 1; hidden-state mixing needs an nn.Sequential",
+            Residual(),
+            1,
+        ),
         (r"layer 2 is not inside this model; choose 1\.\.1", models.mlp(4, 3), 2),
         (r"layer 9 is not inside this model; choose 1\.\.1", models.mlp(4, 3), 9),
     ],
@@ -75,8 +83,15 @@ def test_a_sequential_with_a_forward_of_its_own_cannot_be_cut() -> None:
 def test_weights_tied_across_the_cut_are_refused() -> None:
     first, last = nn.Linear(4, 4), nn.Linear(4, 4)
     last.weight = first.weight
-    with pytest.raises(BadInput, match=r"cannot be cut at layer 1: '2.weight' is tied to a weight before the cut"):
-        Federation(nn.Sequential(first, nn.Tanh(), last), arrays(classes=4), Hidden(FedMix(0.1), 1), Training(2))
+    with pytest.raises(
+        BadInput, match=r"cannot be cut at layer 1: '2.weight' is tied to a weight before the cut"
+    ):
+        Federation(
+            nn.Sequential(first, nn.Tanh(), last),
+            arrays(classes=4),
+            Hidden(FedMix(0.1), 1),
+            Training(2),
+        )
 
 
 def test_layer_zero_is_no_hidden_state() -> None:

@@ -1,4 +1,7 @@
-"""FedMix's gradients for modules of anyone's own: right, or refused. PyTorch's second derivatives are wrong for some."""
+"""FedMix's gradients for modules of anyone's own: right, or refused.
+
+PyTorch's second derivatives are wrong for some.
+"""
 
 import types
 from collections.abc import Callable
@@ -18,12 +21,21 @@ from tests.synthetic import arrays
 
 
 class Between(nn.Module):
-    """Two layers of which the values between go through any function of (module, values), shaped (B, 2, 4)."""
+    """Two layers of which the values between go through any function of (module, values), shaped
+    (B, 2, 4).
+    """
 
-    def __init__(self, function: Callable[["Between", Tensor], Tensor], part: nn.Module | None = None) -> None:
+    def __init__(
+        self, function: Callable[["Between", Tensor], Tensor], part: nn.Module | None = None
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.last, self.part, self.function = nn.Linear(4, 8), nn.Linear(8, 3), part, function
+        self.first, self.last, self.part, self.function = (
+            nn.Linear(4, 8),
+            nn.Linear(8, 3),
+            part,
+            function,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.function(self, self.first(x).view(-1, 2, 4))
@@ -40,7 +52,8 @@ class Channelwise(nn.LayerNorm):
 
 
 def difference(model: Model, batch: Batch, lam: float, name: str, along: Tensor) -> float:
-    """By finite differences alone, in float64: how FedMix's formula changes as a parameter moves along a direction.
+    """By finite differences alone, in float64: how FedMix's formula changes as a parameter moves
+    along a direction.
 
     ℓ3 needs the derivative of the loss along x̄, which is a finite difference too.
     """
@@ -71,7 +84,9 @@ def right_for(module: nn.Module) -> None:
         return torch.randn(shape, generator=g, dtype=torch.float64)
 
     labels = [normal(n, 3).softmax(1) for n in (5, 1)]
-    batch = Batch(normal(5, 4), labels[0], torch.ones(5).double(), torch.tensor(1), normal(1, 4), labels[1])
+    batch = Batch(
+        normal(5, 4), labels[0], torch.ones(5).double(), torch.tensor(1), normal(1, 4), labels[1]
+    )
     gradient = grad(lambda p: FedMix(0.3)(model, p, p, batch))(model.init())["first.weight"]
     along = normal(8, 4)
     expected = difference(model, batch, 0.3, "first.weight", along)
@@ -102,7 +117,9 @@ WRONG: dict[str, Callable[[Between, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("function", WRONG.values(), ids=WRONG)
-def test_a_model_of_which_the_gradient_would_be_wrong_is_refused(function: Callable[[Between, Tensor], Tensor]) -> None:
+def test_a_model_of_which_the_gradient_would_be_wrong_is_refused(
+    function: Callable[[Between, Tensor], Tensor],
+) -> None:
     with pytest.raises(BadInput, match=r"by gradients that are \d+% off: .* or use NaiveMix"):
         Federation(Between(function), arrays(), FedMix(0.1), Training(2))
     for objective in (NaiveMix(0.1), Supervised()):  # which differentiate once
@@ -126,7 +143,12 @@ def nothing(_: Between, hidden: Tensor) -> Tensor:
     return F.layer_norm(hidden, (4,)).mean(-1, keepdim=True).expand_as(hidden)
 
 
-OWN: list[Callable[[Between, Tensor], Tensor]] = [straight_through, nothing, lambda _, h: h * h.detach(), lambda _, h: h.relu()]
+OWN: list[Callable[[Between, Tensor], Tensor]] = [
+    straight_through,
+    nothing,
+    lambda _, h: h * h.detach(),
+    lambda _, h: h.relu(),
+]
 
 
 @pytest.mark.parametrize("function", OWN)
@@ -167,7 +189,9 @@ def hooked() -> nn.Module:
 
 @pytest.mark.parametrize("build", [Doubled, replaced, hooked])
 @pytest.mark.parametrize("objective", [FedMix(0.1), NaiveMix(0.1), Supervised()], ids=str)
-def test_a_layer_with_another_forward_trains_as_that(build: Callable[[], nn.Module], objective: Objective) -> None:
+def test_a_layer_with_another_forward_trains_as_that(
+    build: Callable[[], nn.Module], objective: Objective
+) -> None:
     """The same weights as with a function that says it outright: 2·relu(h) + h."""
     runs = []
     for layer in (build(), Outright()):
@@ -234,11 +258,15 @@ def by_a_lambda(self: Any) -> None:
 
 @pytest.mark.parametrize("change", [wrapped, by_a_lambda])
 @pytest.mark.parametrize("objective", [FedMix(0.1), Supervised()], ids=str)
-def test_functions_that_hold_the_original_are_refused(change: Callable[[Any], None], objective: Objective) -> None:
+def test_functions_that_hold_the_original_are_refused(
+    change: Callable[[Any], None], objective: Objective
+) -> None:
     """A copy would call the original layer, with weights that never change."""
     module = Between(lambda _, h: h.tanh())
     change(module)
-    with pytest.raises(BadInput, match=r"the model cannot be copied: .*; write it as a method of its class"):
+    with pytest.raises(
+        BadInput, match=r"the model cannot be copied: .*; write it as a method of its class"
+    ):
         Federation(module, arrays(), objective, Training(2))
     assert module.training
 
@@ -255,7 +283,10 @@ HOOKS: dict[str, Callable[[Any], object]] = {
 def test_hooks_on_gradients_are_refused(add: Callable[[Any], object]) -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3))
     add(module[2])
-    with pytest.raises(BadInput, match=r"layer '2' \(Linear\) has a hook on its gradients, which would never run; take it off"):
+    with pytest.raises(
+        BadInput,
+        match=r"layer '2' \(Linear\) has a hook on its gradients, which would never run; take it off",
+    ):
         Federation(module, arrays(), Supervised(), Training(2))
 
 

@@ -1,4 +1,6 @@
-"""Dropout layers: masks from a key, the same for the same key, and the user's own layers left as they were."""
+"""Dropout layers: masks from a key, the same for the same key, and the user's own layers left as
+they were.
+"""
 
 import pytest
 import torch
@@ -23,7 +25,9 @@ def test_dropout_is_keyed() -> None:
 
 
 def test_dropout_scales_what_survives() -> None:
-    """At rate 0.2, one value in five is 0 and the others are divided by 0.8 (4,000 values: deviation 0.0063)."""
+    """At rate 0.2, one value in five is 0 and the others are divided by 0.8 (4,000 values:
+    deviation 0.0063).
+    """
     model = Model(nn.Sequential(nn.Identity(), nn.Dropout(0.2)))
     out = model({}, torch.ones(40, 100), KEY)
     assert set(out.flatten().tolist()) == {0.0, 1.25}
@@ -31,14 +35,18 @@ def test_dropout_scales_what_survives() -> None:
     assert torch.equal(model({}, torch.ones(40, 100)), torch.ones(40, 100))
 
 
-@pytest.mark.parametrize(("kind", "shape"), [(nn.Dropout1d, (20, 30, 5)), (nn.Dropout2d, (20, 30, 2, 3))])
+@pytest.mark.parametrize(
+    ("kind", "shape"), [(nn.Dropout1d, (20, 30, 5)), (nn.Dropout2d, (20, 30, 2, 3))]
+)
 def test_whole_channels_are_dropped(kind: type[nn.Module], shape: tuple[int, ...]) -> None:
     model = Model(nn.Sequential(nn.Identity(), kind(0.5)))
     out = model({}, torch.ones(shape), KEY).flatten(2)
     assert bool((out == out[:, :, :1]).all())
     assert len({tuple(channels) for channels in out[:, :, 0].tolist()}) == 20  # each sample its own
     assert abs(float((out[:, :, 0] == 0).float().mean()) - 0.5) < 5 * (0.25 / 600) ** 0.5
-    single = Model(nn.Sequential(nn.Identity(), nn.Dropout(0.5)))({}, torch.ones(shape), KEY).flatten(2)
+    single = Model(nn.Sequential(nn.Identity(), nn.Dropout(0.5)))(
+        {}, torch.ones(shape), KEY
+    ).flatten(2)
     assert not bool((single == single[:, :, :1]).all())
 
 

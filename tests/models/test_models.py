@@ -30,7 +30,17 @@ def test_parameters_of_lenet() -> None:
 
 def test_parameters_of_vgg() -> None:
     """3x3 convolutions 3, 32, 64, 128, 128, 256, 256; three max-pools leave 4x4; then 512, 512, 10."""
-    layers = [896, 18_496, 73_856, 147_584, 295_168, 590_080, 4096 * 512 + 512, 512 * 512 + 512, 512 * 10 + 10]
+    layers = [
+        896,
+        18_496,
+        73_856,
+        147_584,
+        295_168,
+        590_080,
+        4096 * 512 + 512,
+        512 * 512 + 512,
+        512 * 10 + 10,
+    ]
     assert layers[:2] == [9 * 3 * 32 + 32, 9 * 32 * 64 + 64]
     assert [count(layer) for layer in models.vgg()] == layers
     assert count(models.vgg()) == 3_491_530
@@ -46,7 +56,12 @@ def test_parameters_of_charlstm(classes: int, embedding: int, hidden: int) -> No
 
 
 def test_parameters_of_small_models() -> None:
-    assert [count(layer) for layer in models.digits_cnn()] == [9 * 16 + 16, 9 * 16 * 32 + 32, 512 * 64 + 64, 64 * 10 + 10]
+    assert [count(layer) for layer in models.digits_cnn()] == [
+        9 * 16 + 16,
+        9 * 16 * 32 + 32,
+        512 * 64 + 64,
+        64 * 10 + 10,
+    ]
     assert [count(layer) for layer in models.mlp(7, 3, 5)] == [7 * 5 + 5, 5 * 3 + 3]
 
 
@@ -61,7 +76,9 @@ def test_parameters_of_small_models() -> None:
         (models.mlp(7, 3), 2, (7,), 3),
     ],
 )
-def test_layers_and_shapes(module: nn.Sequential, layers: int, shape: tuple[int, ...], outputs: int) -> None:
+def test_layers_and_shapes(
+    module: nn.Sequential, layers: int, shape: tuple[int, ...], outputs: int
+) -> None:
     assert len(module) == layers
     model = Model(module)
     assert model(model.init(), torch.zeros(2, *shape)).shape == (2, outputs)
@@ -69,12 +86,25 @@ def test_layers_and_shapes(module: nn.Sequential, layers: int, shape: tuple[int,
 
 
 def test_dropout_of_vgg_is_where_the_paper_has_it() -> None:
-    """Three times, with rate 0.1: after the second and third max-pool and before the last full layer."""
+    """Three times, with rate 0.1: after the second and third max-pool and before the last full
+    layer.
+    """
     parts = [p for p in Model(models.vgg()).module.modules() if not isinstance(p, nn.Sequential)]
     names = [type(p).__name__.removesuffix("2d") for p in parts]
     full = ["Linear", "ReLU"]
     block = ["Conv", "ReLU", "Conv", "MaxPool", "ReLU"]
-    assert names == [*block, *block, "KeyedDropout", *block, "KeyedDropout", "Flatten", *full, *full, "KeyedDropout", "Linear"]
+    assert names == [
+        *block,
+        *block,
+        "KeyedDropout",
+        *block,
+        "KeyedDropout",
+        "Flatten",
+        *full,
+        *full,
+        "KeyedDropout",
+        "Linear",
+    ]
     dropouts = [p for p in parts if isinstance(p, KeyedDropout)]
     assert [d.p for d in dropouts] == [0.1] * 3
     assert len({d.site for d in dropouts}) == 3
@@ -97,7 +127,11 @@ def test_lstm_is_pytorchs() -> None:
     assert float((ours(x) - expected).detach().abs().max()) < 1e-6
     expected.square().sum().backward()
     ours(x).square().sum().backward()
-    for mine, name in ((ours.input_weight, "weight_ih_l0"), (ours.hidden_weight, "weight_hh_l0"), (ours.bias, "bias_ih_l0")):
+    for mine, name in (
+        (ours.input_weight, "weight_ih_l0"),
+        (ours.hidden_weight, "weight_hh_l0"),
+        (ours.bias, "bias_ih_l0"),
+    ):
         assert mine.grad is not None
         torch.testing.assert_close(mine.grad, reference[name].grad, rtol=1e-4, atol=1e-5)
 
@@ -137,20 +171,28 @@ def test_he_initialisation() -> None:
 
 
 def test_pytorchs_initialisation() -> None:
-    """Uniform within 1/sqrt(fan_in), so variance 1/(3·fan_in), a sixth of He's; biases are drawn too."""
+    """Uniform within 1/sqrt(fan_in), so variance 1/(3·fan_in), a sixth of He's; biases are drawn
+    too.
+    """
     layer = initialised(lambda: nn.Linear(400, 300), 0, "torch")
     assert isinstance(layer, nn.Linear)
     weight = layer.weight.detach().double()
     assert float(weight.abs().max()) <= 1 / 20
-    assert abs(float(weight.var()) * 3 * 400 - 1) < 5 * (0.8 / 120_000) ** 0.5  # a uniform's kurtosis is 1.8
+    assert (
+        abs(float(weight.var()) * 3 * 400 - 1) < 5 * (0.8 / 120_000) ** 0.5
+    )  # a uniform's kurtosis is 1.8
     assert float(layer.bias.detach().abs().min()) > 0
-    with pytest.raises(BadInput, match="initialisation 'xavier' is unknown; choose one of he, he-conv, torch"):
+    with pytest.raises(
+        BadInput, match="initialisation 'xavier' is unknown; choose one of he, he-conv, torch"
+    ):
         initialised(nn.Module, 0, "xavier")  # type: ignore[arg-type]
 
 
 def test_hes_initialisation_of_convolutions_alone() -> None:
     """Full layers keep PyTorch's weights, a sixth of He's variance, and its biases."""
-    conv, full = initialised(lambda: nn.Sequential(nn.Conv2d(20, 30, 3), nn.Linear(400, 300)), 0, "he-conv").children()
+    conv, full = initialised(
+        lambda: nn.Sequential(nn.Conv2d(20, 30, 3), nn.Linear(400, 300)), 0, "he-conv"
+    ).children()
     assert isinstance(conv, nn.Conv2d)
     assert conv.bias is not None
     assert isinstance(full, nn.Linear)
@@ -165,7 +207,9 @@ def test_hes_initialisation_of_convolutions_alone() -> None:
 @pytest.mark.parametrize("kind", ["digits_cnn", "charlstm"])
 def test_initial_weights_are_the_seeds(kind: str, how: Literal["he", "torch"]) -> None:
     def weights(seed: int) -> Tensor:
-        return nn.utils.parameters_to_vector(initialised(SHAPES[kind][0], seed, how).parameters()).detach()
+        return nn.utils.parameters_to_vector(
+            initialised(SHAPES[kind][0], seed, how).parameters()
+        ).detach()
 
     torch.manual_seed(1)
     first = weights(0)
@@ -183,6 +227,8 @@ def test_training_leaves_the_global_generators_alone() -> None:
     expected = torch.rand(2).tolist(), np.random.rand(2).tolist()  # noqa: NPY002
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002
-    federation = Federation(initialised(lambda: models.mlp(4, 3), 0), arrays(), NaiveMix(0.1), Training(2))
+    federation = Federation(
+        initialised(lambda: models.mlp(4, 3), 0), arrays(), NaiveMix(0.1), Training(2)
+    )
     list(federation.run(1))
     assert (torch.rand(2).tolist(), np.random.rand(2).tolist()) == expected  # noqa: NPY002

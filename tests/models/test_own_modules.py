@@ -1,4 +1,6 @@
-"""Any module as a pure function: rounds as autograd has them, and modules that cannot be trained are refused."""
+"""Any module as a pure function: rounds as autograd has them, and modules that cannot be trained
+are refused.
+"""
 
 import copy
 from collections.abc import Callable
@@ -36,12 +38,16 @@ class Residual(nn.Module):
 
 
 def stepped(module: nn.Module, data: FederatedData, lr: float) -> dict[str, Tensor]:
-    """By plain autograd: every client takes one step on all its samples, and equal clients are averaged."""
+    """By plain autograd: every client takes one step on all its samples, and equal clients are
+    averaged.
+    """
     total: dict[str, Tensor] = {}
     for k in range(len(data.clients)):
         rows = data.clients[k]
         module.zero_grad()
-        loss = torch.nn.functional.cross_entropy(module(torch.from_numpy(data.x[rows])), torch.from_numpy(data.y[rows]))
+        loss = torch.nn.functional.cross_entropy(
+            module(torch.from_numpy(data.x[rows])), torch.from_numpy(data.y[rows])
+        )
         loss.backward()  # type: ignore[no-untyped-call]
         for name, p in module.named_parameters():
             after = p.detach() - lr * p.grad if p.grad is not None else p.detach()
@@ -55,9 +61,15 @@ def test_a_module_of_ones_own(engine: EngineName) -> None:
     torch.manual_seed(0)
     module, data = Residual(), arrays(n=12, clients=3)
     expected = stepped(module, data, 0.3)
-    federation = Federation(module, data, Supervised(), Training(3, batch_size=4, lr=0.3), engine=engine)
+    federation = Federation(
+        module, data, Supervised(), Training(3, batch_size=4, lr=0.3), engine=engine
+    )
     list(federation.run(1))
-    assert federation.params.keys() == expected.keys() == {"one.weight", "one.bias", "two.bias", "last.weight", "gain"}
+    assert (
+        federation.params.keys()
+        == expected.keys()
+        == {"one.weight", "one.bias", "two.bias", "last.weight", "gain"}
+    )
     for name, p in expected.items():
         torch.testing.assert_close(federation.params[name], p, rtol=1e-5, atol=1e-6)
 
@@ -66,7 +78,9 @@ def engines_agree(module: nn.Module, rtol: float, atol: float) -> None:
     """Two rounds of FedMix on each give the same weights."""
     runs = list[Params]()
     for engine in ENGINES:
-        federation = Federation(module, arrays(), FedMix(0.1), Training(2, batch_size=4, lr=0.1), engine=engine)
+        federation = Federation(
+            module, arrays(), FedMix(0.1), Training(2, batch_size=4, lr=0.1), engine=engine
+        )
         list(federation.run(2))
         runs.append(federation.params)
     for name, p in runs[0].items():
@@ -89,8 +103,12 @@ def test_frozen_parameters_stay() -> None:
 
 
 @pytest.mark.parametrize("mode", ["both", "evaluation"])
-def test_a_model_that_changes_its_inputs_is_refused_and_leaves_the_arrays_as_they_were(mode: str) -> None:
-    """Arrays are not copied, so whoever trains on them next, with another model, would train and be tested on others."""
+def test_a_model_that_changes_its_inputs_is_refused_and_leaves_the_arrays_as_they_were(
+    mode: str,
+) -> None:
+    """Arrays are not copied, so whoever trains on them next, with another model, would train and be
+    tested on others.
+    """
 
     class InPlace(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -110,7 +128,10 @@ class Attention(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.last = nn.TransformerEncoderLayer(2, 1, 8, batch_first=True), nn.Linear(4, 3)
+        self.layer, self.last = (
+            nn.TransformerEncoderLayer(2, 1, 8, batch_first=True),
+            nn.Linear(4, 3),
+        )
         self.layer.self_attn.dropout = 0.0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -119,13 +140,22 @@ class Attention(nn.Module):
 
 
 def test_fedmix_trains_a_transformer() -> None:
-    """Its derivative is that of finite differences in float64, and both engines agree, with the layer's own dropout."""
+    """Its derivative is that of finite differences in float64, and both engines agree, with the
+    layer's own dropout.
+    """
     torch.manual_seed(0)
     module = Attention()
     exact = Model(copy.deepcopy(module).double())
-    x, dx, params, key = torch.randn(5, 4).double(), torch.randn(1, 4).double(), exact.init(), torch.tensor(3)
+    x, dx, params, key = (
+        torch.randn(5, 4).double(),
+        torch.randn(1, 4).double(),
+        exact.init(),
+        torch.tensor(3),
+    )
     there, back = (exact(params, x + step * dx, key) for step in (1e-5, -1e-5))
-    torch.testing.assert_close(exact.along(params, x, dx, key)[1], (there - back) / 2e-5, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(
+        exact.along(params, x, dx, key)[1], (there - back) / 2e-5, rtol=1e-6, atol=1e-8
+    )
     engines_agree(module, rtol=1e-4, atol=1e-5)
 
 
@@ -138,7 +168,9 @@ class ByItself(nn.Module):
         self.linear = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear(torch.nn.functional.dropout(x, 1e-6, self.training))  # two calls hardly ever differ
+        out: Tensor = self.linear(
+            torch.nn.functional.dropout(x, 1e-6, self.training)
+        )  # two calls hardly ever differ
         return out
 
 
@@ -173,7 +205,9 @@ class Stateful(ByItself):
 
 
 def replaced(self: Stateful, x: Tensor) -> Tensor:
-    """A running mean, as batch norm has it: a pure function of the module would forget it, and test with the first one."""
+    """A running mean, as batch norm has it: a pure function of the module would forget it, and test
+    with the first one.
+    """
     if self.training:
         self.seen = 0.9 * self.seen + 0.1 * x.mean(0)
     return self.linear(x - self.seen)  # type: ignore[no-any-return]
@@ -202,27 +236,43 @@ def unset() -> nn.Module:
 FIRST = nn.Linear(4, 3)
 REFUSED: list[tuple[str, nn.Module]] = [
     (
-        r"layer '1' \(BatchNorm1d\) keeps statistics of whole batches, .*use nn.GroupNorm or no normalisation",
+        r"layer '1' \(BatchNorm1d\) keeps statistics of whole batches, .*use nn.GroupNorm or no "
+        r"normalisation",
         nn.Sequential(FIRST, nn.BatchNorm1d(3)),
     ),
     (r"it \(BatchNorm2d\) keeps statistics", nn.BatchNorm2d(3)),
-    (r"layer '0' \(LSTM\) has no forward-mode derivative; use fedmix.models.LSTM", nn.Sequential(nn.LSTM(4, 3))),
+    (
+        r"layer '0' \(LSTM\) has no forward-mode derivative; use fedmix.models.LSTM",
+        nn.Sequential(nn.LSTM(4, 3)),
+    ),
     (r"layer '0' \(GRU\) has no forward-mode", nn.Sequential(nn.GRU(4, 3))),
     (
         r"layer '1' \(AlphaDropout\) draws random numbers of its own; use nn.Dropout",
         nn.Sequential(FIRST, nn.AlphaDropout()),
     ),
     (r"draws random numbers by itself.*use nn.Dropout layers instead", ByItself()),
-    (r"changes its buffer 'seen' when it is called, which clients cannot share", Stateful(replaced)),
+    (
+        r"changes its buffer 'seen' when it is called, which clients cannot share",
+        Stateful(replaced),
+    ),
     (r"changes its buffer 'seen' when it is called", Stateful(in_place)),
     (r"gives two outputs for the same inputs", Stateful(counted)),
     (r"output for a sample depends on the other samples of its batch", Stateful(centred)),
     (r"output holds NaN or infinity before any training; look at its first weights", unset()),
-    (r"its weights are bfloat16 and must be float32, as module.float\(\) makes them", nn.Linear(4, 3).bfloat16()),
-    (r"output has shape \(2, 5\) but the labels \(2, 3\); give its last layer 3 outputs", nn.Linear(4, 5)),
+    (
+        r"its weights are bfloat16 and must be float32, as module.float\(\) makes them",
+        nn.Linear(4, 3).bfloat16(),
+    ),
+    (
+        r"output has shape \(2, 5\) but the labels \(2, 3\); give its last layer 3 outputs",
+        nn.Linear(4, 5),
+    ),
     (r"does not take inputs of shape \(2, 4\)", nn.Linear(7, 3)),
     (r"does not take inputs of shape \(2, 4\)", nn.Conv2d(1, 3, 3)),
-    (r"does not take inputs of shape \(2, 4\)", nn.Sequential(FIRST, nn.GroupNorm(1, 1))),  # whose one weight fits anything
+    (
+        r"does not take inputs of shape \(2, 4\)",
+        nn.Sequential(FIRST, nn.GroupNorm(1, 1)),
+    ),  # whose one weight fits anything
     (
         r"does not take inputs of shape \(2, 4\): LayerNorm\(\(4,\)\) got",
         nn.Sequential(FIRST, nn.LayerNorm(4, elementwise_affine=False)),
@@ -230,15 +280,25 @@ REFUSED: list[tuple[str, nn.Module]] = [
     (r"does not take inputs of shape \(2, 4\)", nn.Sequential(FIRST, nn.LayerNorm(1))),
     (r"does not take inputs of shape \(2, 4\): ValueError", Silent(4, 3)),
     (r"returns a tuple", Pair()),
-    (r"layer '0' \(LazyLinear\) has no weights yet; call the module once", nn.Sequential(nn.LazyLinear(3))),
+    (
+        r"layer '0' \(LazyLinear\) has no weights yet; call the module once",
+        nn.Sequential(nn.LazyLinear(3)),
+    ),
     (r"has no parameters that can be trained", nn.Linear(4, 3).requires_grad_(False)),
-    (r"the model is the class Pair; give an instance of an nn.Module: Net\(\) instead of Net", Pair),  # type: ignore[list-item]
+    (
+        r"the model is the class Pair; give an instance of an nn.Module: Net\(\) instead of Net",
+        Pair,
+    ),  # type: ignore[list-item]
     (r"the model is the function arrays; give an instance", arrays),  # type: ignore[list-item]
     (r"the model is of type dict; give an instance", {}),  # type: ignore[list-item]
 ]
 
 
-@pytest.mark.parametrize(("words", "module"), REFUSED, ids=[type(m).__name__ + str(i) for i, (_, m) in enumerate(REFUSED)])
+@pytest.mark.parametrize(
+    ("words", "module"),
+    REFUSED,
+    ids=[type(m).__name__ + str(i) for i, (_, m) in enumerate(REFUSED)],
+)
 def test_models_that_cannot_be_trained_are_refused(words: str, module: nn.Module) -> None:
     with pytest.raises(BadInput, match=words) as caught:
         Federation(module, arrays(), Supervised(), Training(2))

@@ -1,4 +1,6 @@
-"""FedMix against textbooks: double backward, finite differences, linearity, and the order of its error."""
+"""FedMix against textbooks: double backward, finite differences, linearity, and the order of its
+error.
+"""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -21,9 +23,11 @@ def grad(value: Tensor, params: Params) -> Params:
 
 
 def double_backward(model: Model, params: Params, batch: Batch, lam: float, scale: str) -> Tensor:
-    """ℓ1 + ℓ2 + ℓ3 as written in Algorithm 2, with ∂ℓ/∂x by reverse mode and a sum over all elements.
+    """ℓ1 + ℓ2 + ℓ3 as written in Algorithm 2, with ∂ℓ/∂x by reverse mode and a sum over all
+    elements.
 
-    With L1 a mean over the batch, ∂L1/∂x_i already carries 1/B, so ℓ3 is the plain sum Σ_i ∂L1/∂x_i · x_g.
+    With L1 a mean over the batch, ∂L1/∂x_i already carries 1/B, so ℓ3 is the plain sum Σ_i ∂L1/∂x_i
+    · x_g.
     """
     assert batch.mean_x is not None
     assert batch.mean_y is not None
@@ -40,7 +44,9 @@ def double_backward(model: Model, params: Params, batch: Batch, lam: float, scal
 @pytest.mark.parametrize("scale", ["proposition", "algorithm"])
 @pytest.mark.parametrize("B", [1, 10, 32])
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradient_equals_double_backward(kind: str, B: int, scale: Literal["proposition", "algorithm"], per: int | str) -> None:
+def test_gradient_equals_double_backward(
+    kind: str, B: int, scale: Literal["proposition", "algorithm"], per: int | str
+) -> None:
     model, params, batch = model_and_batch(kind, B, means=1 if per == 1 else B)
     params = {n: p.requires_grad_() for n, p in params.items()}
     ours = FedMix(lam=0.2, scale=scale)(model, params, NONE, batch)
@@ -52,7 +58,9 @@ def test_gradient_equals_double_backward(kind: str, B: int, scale: Literal["prop
 
 
 def test_the_third_term_times_something() -> None:
-    """At 0 the loss is ℓ1 + ℓ2, or the logits are those at (1−λ)x; between, the loss is linear in `third`."""
+    """At 0 the loss is ℓ1 + ℓ2, or the logits are those at (1−λ)x; between, the loss is linear in
+    `third`.
+    """
     model, params, batch = model_and_batch("digits_cnn", 5)
     assert batch.mean_y is not None
 
@@ -74,7 +82,9 @@ def test_the_third_term_times_something() -> None:
 @pytest.mark.parametrize("B", [1, 10, 32])
 @pytest.mark.parametrize("kind", KINDS)
 def test_third_term_is_a_finite_difference(kind: str, B: int) -> None:
-    """ℓ3 = λ·d/dh mean_i ℓ(f(x' + h·x_g), y_i) at h = 0; what is left of FedMix without ℓ1 and ℓ2 must be that."""
+    """ℓ3 = λ·d/dh mean_i ℓ(f(x' + h·x_g), y_i) at h = 0; what is left of FedMix without ℓ1 and ℓ2
+    must be that.
+    """
     model, params, batch = model_and_batch(kind, B)
     assert batch.mean_x is not None
     lam, h = 0.2, 1e-6
@@ -83,7 +93,9 @@ def test_third_term_is_a_finite_difference(kind: str, B: int) -> None:
     def mean_loss(x: Tensor, y: Tensor) -> Tensor:
         return -(y * torch.log_softmax(model(params, x, batch.key), -1)).sum(-1).mean()
 
-    difference = (mean_loss(x + h * batch.mean_x, batch.y) - mean_loss(x - h * batch.mean_x, batch.y)) / (2 * h)
+    difference = (
+        mean_loss(x + h * batch.mean_x, batch.y) - mean_loss(x - h * batch.mean_x, batch.y)
+    ) / (2 * h)
     assert batch.mean_y is not None
     first_two = (1 - lam) * mean_loss(x, batch.y) + lam * mean_loss(x, batch.mean_y)
     for scale, weight in (("proposition", lam), ("algorithm", lam * (1 - lam))):
@@ -94,17 +106,28 @@ def test_third_term_is_a_finite_difference(kind: str, B: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_linear_in_the_mean(kind: str) -> None:
-    """The paper's section 3.3: the mean over j of the loss with sample j is the loss with the mean of the samples."""
+    """The paper's section 3.3: the mean over j of the loss with sample j is the loss with the mean
+    of the samples.
+    """
     model, params, batch = model_and_batch(kind, 10, means=7)
     assert batch.mean_x is not None
     assert batch.mean_y is not None
     objective = FedMix(lam=0.15)
     singles = [
-        objective(model, params, NONE, batch._replace(mean_x=batch.mean_x[j : j + 1], mean_y=batch.mean_y[j : j + 1]))
+        objective(
+            model,
+            params,
+            NONE,
+            batch._replace(mean_x=batch.mean_x[j : j + 1], mean_y=batch.mean_y[j : j + 1]),
+        )
         for j in range(7)
     ]
-    mean = batch._replace(mean_x=batch.mean_x.mean(0, keepdim=True), mean_y=batch.mean_y.mean(0, keepdim=True))
-    torch.testing.assert_close(torch.stack(singles).mean(), objective(model, params, NONE, mean), rtol=0, atol=1e-10)
+    mean = batch._replace(
+        mean_x=batch.mean_x.mean(0, keepdim=True), mean_y=batch.mean_y.mean(0, keepdim=True)
+    )
+    torch.testing.assert_close(
+        torch.stack(singles).mean(), objective(model, params, NONE, mean), rtol=0, atol=1e-10
+    )
 
 
 def smooth() -> tuple[Model, Params, Batch]:
@@ -125,7 +148,9 @@ def smooth() -> tuple[Model, Params, Batch]:
 
 
 def test_error_falls_with_the_square_of_lambda() -> None:
-    """Proposition 1: against global mixup with the same samples and fixed λ, the error is O(λ²), in both expansions."""
+    """Proposition 1: against global mixup with the same samples and fixed λ, the error is O(λ²), in
+    both expansions.
+    """
     model, params, batch = smooth()
     others, labels = batch.partner_x, batch.partner_y
     assert others is not None
@@ -134,7 +159,9 @@ def test_error_falls_with_the_square_of_lambda() -> None:
     def global_mixup(lam: float) -> Tensor:
         each = []
         for j in range(6):
-            with_j = batch._replace(partner_x=others[j].expand(10, 12), partner_y=labels[j].expand(10, 5))
+            with_j = batch._replace(
+                partner_x=others[j].expand(10, 12), partner_y=labels[j].expand(10, 5)
+            )
             each.append(GlobalMix(lam=lam)(model, params, NONE, with_j))
         return torch.stack(each).mean()
 
@@ -159,14 +186,21 @@ def test_naivemix_on_single_samples_is_global_mixup() -> None:
     assert batch.partner_x is not None
     assert batch.partner_y is not None
     mean = batch._replace(mean_x=batch.partner_x[2:3], mean_y=batch.partner_y[2:3])
-    partner = batch._replace(partner_x=batch.partner_x[2].expand(10, 12), partner_y=batch.partner_y[2].expand(10, 5))
+    partner = batch._replace(
+        partner_x=batch.partner_x[2].expand(10, 12), partner_y=batch.partner_y[2].expand(10, 5)
+    )
     for lam in (0.0, 0.1, 0.7, 1.0):
-        ours, theirs = NaiveMix(lam)(model, params, NONE, mean), GlobalMix(lam=lam)(model, params, NONE, partner)
+        ours, theirs = (
+            NaiveMix(lam)(model, params, NONE, mean),
+            GlobalMix(lam=lam)(model, params, NONE, partner),
+        )
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
 
 
 def test_logits_form_is_exact_for_a_linear_model() -> None:
-    """For f(x) = Wx the expansion is the function itself, so the logits form is NaiveMix, to rounding."""
+    """For f(x) = Wx the expansion is the function itself, so the logits form is NaiveMix, to
+    rounding.
+    """
     model = Model(torch.nn.Linear(12, 5, bias=False))
     _, _, batch = smooth()
     params = {n: p.double() for n, p in model.init().items()}
@@ -181,4 +215,6 @@ def test_logits_form_is_exact_for_a_linear_model() -> None:
 def test_lambda_zero_is_the_plain_loss(expand: Literal["loss", "logits"]) -> None:
     model, params, batch = model_and_batch("digits_cnn", 10)
     plain = -(batch.y * torch.log_softmax(model(params, batch.x, batch.key), -1)).sum(-1).mean()
-    torch.testing.assert_close(FedMix(0.0, expand=expand)(model, params, NONE, batch), plain, rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        FedMix(0.0, expand=expand)(model, params, NONE, batch), plain, rtol=0, atol=1e-14
+    )

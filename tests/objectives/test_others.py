@@ -39,9 +39,16 @@ def scalar_model() -> tuple[Model, Params]:
 
 
 def test_supervised_leaves_padding_out() -> None:
-    """½·(2x)² − 2x·y for (x, y) = (1, 3), (2, 1) is −4 and 4; the mean is 0, whatever the padding holds."""
+    """½·(2x)² − 2x·y for (x, y) = (1, 3), (2, 1) is −4 and 4; the mean is 0, whatever the padding
+    holds.
+    """
     model, params = scalar_model()
-    batch = Batch(tensor([1.0], [2.0], [9.0]), tensor([3.0], [1.0], [7.0]), tensor(1.0, 1.0, 0.0), torch.tensor(0))
+    batch = Batch(
+        tensor([1.0], [2.0], [9.0]),
+        tensor([3.0], [1.0], [7.0]),
+        tensor(1.0, 1.0, 0.0),
+        torch.tensor(0),
+    )
     assert float(Supervised()(model, params, params, batch)) == 0.0
 
 
@@ -57,7 +64,9 @@ def test_squared_error_in_linear_form_has_the_same_gradient() -> None:
 def test_losses_are_linear_in_the_target(loss: losses.Loss) -> None:
     z, a, b = (torch.randn(4, 3, dtype=torch.float64) for _ in range(3))
     mixed = loss.value(z, 0.3 * a + 0.7 * b)
-    torch.testing.assert_close(mixed, 0.3 * loss.value(z, a) + 0.7 * loss.value(z, b), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        mixed, 0.3 * loss.value(z, a) + 0.7 * loss.value(z, b), rtol=0, atol=1e-12
+    )
 
 
 def test_cross_entropy_by_hand() -> None:
@@ -89,7 +98,12 @@ def test_mixup_by_hand() -> None:
         partner_y=tensor([7.0]),
         lam=tensor(0.25)[0],
     )
-    for objective in (LocalMix(lam=0.25), GlobalMix(lam=0.25), LocalMix(alpha=1.0), GlobalMix(alpha=0.4)):
+    for objective in (
+        LocalMix(lam=0.25),
+        GlobalMix(lam=0.25),
+        LocalMix(alpha=1.0),
+        GlobalMix(alpha=0.4),
+    ):
         assert float(objective(model, params, params, batch)) == pytest.approx(-8.0, abs=1e-12)
 
 
@@ -102,28 +116,38 @@ def test_momentum_and_decay_follow_torch_sgd() -> None:
     velocity = {n: torch.zeros_like(p) for n, p in params.items()}
     ours = params
     for _ in range(5):
-        ours, velocity, _ = local_step(model, Supervised().phases(), training, ours, velocity, params, batch, 0.05)
+        ours, velocity, _ = local_step(
+            model, Supervised().phases(), training, ours, velocity, params, batch, 0.05
+        )
         optimiser.zero_grad()
-        torch.autograd.backward(-(batch.y * torch.log_softmax(model(theirs, batch.x, batch.key), -1)).sum(-1).mean())
+        torch.autograd.backward(
+            -(batch.y * torch.log_softmax(model(theirs, batch.x, batch.key), -1)).sum(-1).mean()
+        )
         optimiser.step()
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name].detach(), rtol=1e-10, atol=1e-12)
 
 
 def test_hidden_trains_the_decoder_then_everything() -> None:
-    """By hand: a step of FedMix on the decoder alone with hidden states as inputs, then a plain step on all layers."""
+    """By hand: a step of FedMix on the decoder alone with hidden states as inputs, then a plain
+    step on all layers.
+    """
     model, params, batch = model_and_batch("digits_cnn", 6)
     hidden_shape = model.head(2)(params, batch.x).shape[1:]
     mean = torch.randn(1, *hidden_shape, dtype=torch.float64)
     batch = batch._replace(mean_x=mean)
     training = Training(1, lr=0.1)
-    ours, _, _ = local_step(model, Hidden(FedMix(0.2), layer=2).phases(), training, params, {}, params, batch, 0.1)
+    ours, _, _ = local_step(
+        model, Hidden(FedMix(0.2), layer=2).phases(), training, params, {}, params, batch, 0.1
+    )
 
     encoder, decoder = model.head(2), model.tail(2)
     w = {n: p.clone().requires_grad_() for n, p in params.items()}
     h = encoder(w, batch.x, batch.key).detach()
     loss = FedMix(0.2)(decoder, w, params, batch._replace(x=h))
-    for name, g in zip(decoder.names, torch.autograd.grad(loss, [w[n] for n in decoder.names]), strict=True):
+    for name, g in zip(
+        decoder.names, torch.autograd.grad(loss, [w[n] for n in decoder.names]), strict=True
+    ):
         w[name] = (w[name] - 0.1 * g).detach().requires_grad_()
     assert torch.equal(w["0.0.weight"], params["0.0.weight"])
     loss = -(batch.y * torch.log_softmax(model(w, batch.x, batch.key), -1)).sum(-1).mean()
@@ -186,7 +210,9 @@ def test_a_sum_joins_every_phase() -> None:
     away = {n: p + 1 for n, p in params.items()}
     count = sum(p.numel() for p in params.values())
     plain = float(Supervised()(model, params, away, batch))
-    assert float(second.objective(model, params, away, batch)) == pytest.approx(plain + 0.15 * count, rel=1e-12)
+    assert float(second.objective(model, params, away, batch)) == pytest.approx(
+        plain + 0.15 * count, rel=1e-12
+    )
     before, after = Hidden(NaiveMix(0.1), 2).phases()
     assert (Proximal(0.3) + Hidden(NaiveMix(0.1), 2)).phases() == (
         Phase(Proximal(0.3) + before.objective, 2),
@@ -253,7 +279,10 @@ def test_a_batch_without_partners_is_refused(missing: str) -> None:
         (lambda: Hidden(Hidden(FedMix(0.1), 1), 2), "do not nest"),
         (lambda: Hidden(FedMix(0.1), 1) + Hidden(FedMix(0.1), 2), "several phases"),
         (lambda: Hidden(FedMix(0.1), 1) + NaiveMix(0.1), "one mixes at layer 1, the other at 0"),
-        (lambda: FedMix(0.1) + NaiveMix(0.1, per="sample"), "one needs means='batch', the other 'sample'"),
+        (
+            lambda: FedMix(0.1) + NaiveMix(0.1, per="sample"),
+            "one needs means='batch', the other 'sample'",
+        ),
     ],
 )
 def test_bad_objectives(make: object, said: str) -> None:

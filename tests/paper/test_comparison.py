@@ -18,7 +18,12 @@ Rounds = dict[int, int] | None
 
 
 def cell(
-    values: list[float], paper: float | None = None, *, diverged: Rounds = None, collapsed: Rounds = None, **more: object
+    values: list[float],
+    paper: float | None = None,
+    *,
+    diverged: Rounds = None,
+    collapsed: Rounds = None,
+    **more: object,
 ) -> Cell:
     """The cell of a row `name` with these values of seeds 0, 1, ..."""
     fates = {seed: Fate("diverged", when, "") for seed, when in (diverged or {}).items()}
@@ -27,7 +32,13 @@ def cell(
     metric = more.get("metric", ACCURACY)
     assert isinstance(metric, Metric)
     name = str(more.get("name", "fedmix"))
-    return Cell(Part(name, name.title(), preset=str(more.get("preset", ""))), Part("cifar10", "CIFAR-10"), metric, paper, results)
+    return Cell(
+        Part(name, name.title(), preset=str(more.get("preset", ""))),
+        Part("cifar10", "CIFAR-10"),
+        metric,
+        paper,
+        results,
+    )
 
 
 def comparison(*cells: Cell) -> Comparison:
@@ -43,9 +54,15 @@ def comparison(*cells: Cell) -> Comparison:
         (cell([NAN, NAN]), "–"),
         (cell([NAN, NAN], diverged={0: 2, 1: 7}), "diverged in rounds 2, 7"),
         (cell([NAN, 50.0, NAN], diverged={0: 2}), "50.0 (1 diverged in round 2; 1 not run)"),
-        (cell([NAN, NAN], diverged={0: 2}, collapsed={1: 60}), "1 diverged in round 2; 1 collapsed in round 60"),
+        (
+            cell([NAN, NAN], diverged={0: 2}, collapsed={1: 60}),
+            "1 diverged in round 2; 1 collapsed in round 60",
+        ),
         (cell([NAN, NAN, NAN], diverged={0: 2}), "1 diverged in round 2; 2 not run"),
-        (cell([NAN, math.inf, NAN], diverged={0: 1, 2: 3}, metric=ROUNDS), "2 diverged in rounds 1, 3; 1 never"),
+        (
+            cell([NAN, math.inf, NAN], diverged={0: 1, 2: 3}, metric=ROUNDS),
+            "2 diverged in rounds 1, 3; 1 never",
+        ),
         (cell([math.inf, NAN], metric=ROUNDS), "1 never; 1 not run"),
         (cell([NAN, 50.0, NAN], collapsed={0: 60, 2: 60}), "50.0 (2 collapsed in round 60)"),
         (cell([math.inf, math.inf], metric=ROUNDS), "never"),
@@ -62,34 +79,51 @@ def test_order_counts_pairs() -> None:
 
 
 def test_order_leaves_out_what_cannot_be_told() -> None:
-    """Equal in the paper, not in the paper, not run, another data set; equal with us is not the paper's order."""
-    assert comparison(cell([70.0], 56.9), cell([75.0], 56.9), cell([1.0]), cell([NAN], 3.0)).order(0) == (0, 0)
-    assert comparison(cell([70.0], 1.0, preset="femnist"), cell([75.0], 2.0, preset="cifar10")).order(0) == (0, 0)
+    """Equal in the paper, not in the paper, not run, another data set; equal with us is not the
+    paper's order.
+    """
+    assert comparison(cell([70.0], 56.9), cell([75.0], 56.9), cell([1.0]), cell([NAN], 3.0)).order(
+        0
+    ) == (0, 0)
+    assert comparison(
+        cell([70.0], 1.0, preset="femnist"), cell([75.0], 2.0, preset="cifar10")
+    ).order(0) == (0, 0)
     assert comparison(cell([70.0], 1.0), cell([70.0], 2.0)).order(0) == (0, 1)
 
 
 def test_a_run_that_gave_no_number_stands_last() -> None:
     """Diverged: below all accuracies. Never there: after all rounds; two such tell nothing."""
     assert comparison(cell([70.0], 85.3), cell([NAN], 86.5, diverged={0: 2})).order(0) == (0, 1)
-    assert comparison(cell([70.0, 71.0], 86.5), cell([90.0, NAN], 85.3, collapsed={1: 60})).order(0) == (1, 1)
-    rounds = [cell([60.0], 23, metric=ROUNDS), cell([math.inf], 26, metric=ROUNDS), cell([math.inf], 28, metric=ROUNDS)]
+    assert comparison(cell([70.0, 71.0], 86.5), cell([90.0, NAN], 85.3, collapsed={1: 60})).order(
+        0
+    ) == (1, 1)
+    rounds = [
+        cell([60.0], 23, metric=ROUNDS),
+        cell([math.inf], 26, metric=ROUNDS),
+        cell([math.inf], 28, metric=ROUNDS),
+    ]
     assert comparison(*rounds).order(0) == (2, 2)
 
 
 def test_a_paired_t_test_by_hand() -> None:
     """Differences 1, 2, 3: mean 2, deviation 1, t = 2√3 = 3.464 with 2 degrees of freedom.
 
-    There p = 1 - t/√(2 + t²) (the distribution with 2 degrees in closed form), and the 97.5 % point is 4.3027.
+    There p = 1 - t/√(2 + t²) (the distribution with 2 degrees in closed form), and the 97.5 % point
+    is 4.3027.
     """
-    difference = Difference(cell([81.0, 72.0, 93.0], 81.2), cell([80.0, 70.0, 90.0], 73.8, name="fedavg"))
+    difference = Difference(
+        cell([81.0, 72.0, 93.0], 81.2), cell([80.0, 70.0, 90.0], 73.8, name="fedavg")
+    )
     tested = difference.test()
     assert tested is not None
     t = 2 * math.sqrt(3)
     assert tested == pytest.approx(
-        (2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3), 1 - t / math.sqrt(2 + t * t)), abs=1e-5
+        (2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3), 1 - t / math.sqrt(2 + t * t)),
+        abs=1e-5,
     )
     assert difference.text() == (
-        "CIFAR-10: Fedmix − Fedavg = +2.0 (95 % interval -0.5 to +4.5, paired t-test over 3 seeds, p = 0.074; the paper: +7.4)"
+        "CIFAR-10: Fedmix − Fedavg = +2.0 (95 % interval -0.5 to +4.5, paired t-test over 3 seeds, "
+        "p = 0.074; the paper: +7.4)"
     )
 
 
@@ -104,7 +138,9 @@ def test_without_two_seeds_there_is_no_test() -> None:
     one = Difference(cell([81.0]), cell([80.0], name="fedavg"))
     assert one.test() is None
     assert one.text() == "CIFAR-10: Fedmix − Fedavg = +1.0 (one seed: no test)"
-    other = Difference(cell([81.0, NAN], diverged={1: 2}), cell([NAN, 80.0], name="fedavg", diverged={0: 2}))
+    other = Difference(
+        cell([81.0, NAN], diverged={1: 2}), cell([NAN, 80.0], name="fedavg", diverged={0: 2})
+    )
     assert other.text() == "CIFAR-10: Fedmix − Fedavg: no seed has both"
     same = Difference(cell([81.0, 71.0]), cell([80.0, 70.0], name="fedavg"))
     assert same.text().endswith("(the same in all 2 seeds: no test)")
@@ -120,31 +156,50 @@ def test_runs_of_another_length_than_a_title_says_are_named(tmp_path: Path) -> N
     main = TABLES["main"]
     for study, said in (
         (Study(main), "Ours: one seed, accuracy "),
-        (Study(main, changes={"rounds": 300}), "Ours: one seed, 300 rounds instead of 200 or 500, accuracy "),
-        (Study(main, (0, 1), "small"), "over 2 seeds, 5 or 10 rounds instead of 200 or 500, accuracy "),
+        (
+            Study(main, changes={"rounds": 300}),
+            "Ours: one seed, 300 rounds instead of 200 or 500, accuracy ",
+        ),
+        (
+            Study(main, (0, 1), "small"),
+            "over 2 seeds, 5 or 10 rounds instead of 200 or 500, accuracy ",
+        ),
     ):
         assert said in caption(compare(study, tmp_path))
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_picture_holds_all_that_it_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_holds_all_that_it_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also beside a single column, and where settings were changed."""
     drawn: list[Figure] = []
     monkeypatch.setattr(picture, "write_figure", lambda _, figure: drawn.append(figure))
-    study = Study(TABLES[name], scale="small", changes={"training.momentum": 0.5, "training.weight_decay": 1e-5})
+    study = Study(
+        TABLES[name],
+        scale="small",
+        changes={"training.momentum": 0.5, "training.weight_decay": 1e-5},
+    )
     picture.draw(compare(study, tmp_path), tmp_path / "it.png")
     [figure] = drawn
     figure.draw_without_rendering()
     title = figure.get_suptitle()
-    assert title.replace("\n", " ") == " ".join([*study.warnings, study.table.title, caption(compare(study, tmp_path))])
+    assert title.replace("\n", " ") == " ".join(
+        [*study.warnings, study.table.title, caption(compare(study, tmp_path))]
+    )
     box = figure._suptitle.get_window_extent()  # type: ignore[attr-defined]
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width
     assert 0 <= box.y0 < box.y1 <= figure.bbox.height
 
 
 @pytest.mark.parametrize(
-    ("columns", "changes", "apart"), [("cifar10", {}, 5), ("cifar10", {"evaluate_every": 1}, 1), ("femnist", {}, 1)]
+    ("columns", "changes", "apart"),
+    [("cifar10", {}, 5), ("cifar10", {"evaluate_every": 1}, 1), ("femnist", {}, 1)],
 )
-def test_how_exact_rounds_are_is_said_of_what_is_shown(columns: str, changes: dict[str, int], apart: int, tmp_path: Path) -> None:
+def test_how_exact_rounds_are_is_said_of_what_is_shown(
+    columns: str, changes: dict[str, int], apart: int, tmp_path: Path
+) -> None:
     shown = compare(Study(TABLES["main"].select("fedavg", columns), changes=changes), tmp_path)
-    assert any(f"exact to {apart} where tests are {apart} rounds apart" in note for note in shown.notes()) == (apart > 1)
+    assert any(
+        f"exact to {apart} where tests are {apart} rounds apart" in note for note in shown.notes()
+    ) == (apart > 1)

@@ -12,7 +12,14 @@ from fedmix.paper.comparison import Comparison, compare
 from fedmix.paper.metrics import Protocol
 from fedmix.paper.study import Study
 
-ACCURACIES = [0.3, *[0.5] * 8, 0.75, 0.6, 0.8, 0.7]  # in rounds 5, 10, ..., 65; each round takes a minute
+ACCURACIES = [
+    0.3,
+    *[0.5] * 8,
+    0.75,
+    0.6,
+    0.8,
+    0.7,
+]  # in rounds 5, 10, ..., 65; each round takes a minute
 
 
 def write_run(out: Path, experiment: Experiment, accuracies: list[float], rounds: int) -> None:
@@ -23,24 +30,35 @@ def write_run(out: Path, experiment: Experiment, accuracies: list[float], rounds
     (folder / "summary.json").write_text(json.dumps({"rounds": rounds}))
     tested = dict(enumerate(accuracies, 1))
     lines = [
-        {"round": r, "seconds": 60.0 * r, "bytes_up": 0, "bytes_down": 0} | ({"accuracy": tested[r // 5]} if r % 5 == 0 else {})
+        {"round": r, "seconds": 60.0 * r, "bytes_up": 0, "bytes_down": 0}
+        | ({"accuracy": tested[r // 5]} if r % 5 == 0 else {})
         for r in range(1, rounds + 1)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def compared(out: Path, table: str, protocol: Protocol = "last", accuracies: list[float] = ACCURACIES) -> Comparison:
+def compared(
+    out: Path, table: str, protocol: Protocol = "last", accuracies: list[float] = ACCURACIES
+) -> Comparison:
     """FedAvg and FedMix in a table's CIFAR-10 at 65 rounds, which came to the same."""
-    study = Study(TABLES[table].select("fedavg,fedmix", "cifar10" if table == "main" else "hours"), changes={"rounds": 65})
+    study = Study(
+        TABLES[table].select("fedavg,fedmix", "cifar10" if table == "main" else "hours"),
+        changes={"rounds": 65},
+    )
     for experiment in study.experiments():
         if not (out / experiment.id).is_dir():
             write_run(out, experiment, accuracies, 65)
     return compare(study, out, protocol)
 
 
-@pytest.mark.parametrize(("protocol", "score"), [("last", 70.0), ("best", 80.0), ("last-ten", 58.5)])
+@pytest.mark.parametrize(
+    ("protocol", "score"), [("last", 70.0), ("best", 80.0), ("last-ten", 58.5)]
+)
 def test_each_score_is_what_it_says(protocol: Protocol, score: float, tmp_path: Path) -> None:
-    """The last ten: six of 50 %, then 75, 60, 80 and 70: 585 in all. Rounds to 70 % do not depend on it."""
+    """The last ten: six of 50 %, then 75, 60, 80 and 70: 585 in all.
+
+    Rounds to 70 % do not depend on it.
+    """
     accuracy, rounds = compared(tmp_path, "main", protocol).cells[0]
     assert accuracy.results[0].value == pytest.approx(score)
     assert rounds.results[0].value == 50

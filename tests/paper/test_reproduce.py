@@ -26,7 +26,11 @@ EPOCHS = ["reproduce", "epochs", "--rows", "fedavg,fedmix", "--columns", "1,2", 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_runs(
-    name: str, tiny: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    tiny: Path,
+    out: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     args = ["reproduce", name, "--scale", "small", "--data", tiny, "--out", out, "--json"]
     assert fedmix(monkeypatch, *args) == 0
@@ -39,25 +43,51 @@ def test_every_table_runs(
         assert cell["paper"] == table.number(cell["row"], cell["column"])
         [result] = cell["results"]
         assert (out / result["run"] / "summary.json").is_file()
-        unknown = cell["column"].startswith(("memory", "medium", "large"))  # no GPU, and no clients of such sizes
+        unknown = cell["column"].startswith(
+            ("memory", "medium", "large")
+        )  # no GPU, and no clients of such sizes
         assert (result["value"] is None) == (result["never"] or unknown)
-    assert ("328 complete LEAF writers" in first) == any(e.data.name == "femnist" for e in table.experiments())
+    assert ("328 complete LEAF writers" in first) == any(
+        e.data.name == "femnist" for e in table.experiments()
+    )
     told, runs = " ".join(said["notes"]), {cell["results"][0]["run"] for cell in said["cells"]}
     assert {run for run in runs if run in told} == {
         run for run in runs if "warning" in json.loads((out / run / "summary.json").read_text())
     }
 
-    stamps = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
+    stamps = {
+        path: path.stat().st_mtime_ns
+        for path in out.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
     assert fedmix(monkeypatch, *args) == 0
     assert capsys.readouterr().out == first
-    assert stamps == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert stamps == {
+        path: path.stat().st_mtime_ns
+        for path in out.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
 
 
 def test_local_accuracy_is_that_of_the_clients_own_samples(
     tiny: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Over clients of fewer than 100 samples, which here are all: the mean of their accuracies, not of their samples'."""
-    args = ["reproduce", "local-accuracy", "--rows", "0.2", "--scale", "small", "--data", tiny, "--out", out, "--json"]
+    """Over clients of fewer than 100 samples, which here are all: the mean of their accuracies, not
+    of their samples'.
+    """
+    args = [
+        "reproduce",
+        "local-accuracy",
+        "--rows",
+        "0.2",
+        "--scale",
+        "small",
+        "--data",
+        tiny,
+        "--out",
+        out,
+        "--json",
+    ]
     assert fedmix(monkeypatch, *args) == 0
     cells = {cell["column"]: cell for cell in json.loads(capsys.readouterr().out)["cells"]}
     run = Run.open(out / cells["small-mean"]["results"][0]["run"])
@@ -74,10 +104,25 @@ def test_client_sizes_are_those_of_every_seed(
     tiny: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each seed draws its own writers."""
-    args = ["reproduce", "main", "--rows", "fedavg", "--columns", "femnist", "--seeds", "3", "--scale", "small", "--json"]
+    args = [
+        "reproduce",
+        "main",
+        "--rows",
+        "fedavg",
+        "--columns",
+        "femnist",
+        "--seeds",
+        "3",
+        "--scale",
+        "small",
+        "--json",
+    ]
     assert fedmix(monkeypatch, *args, "--data", tiny, "--out", out) == 0
     said = json.loads(capsys.readouterr().out)
-    sizes = [json.loads((out / r["run"] / "clients.json").read_text())["sizes"] for r in said["cells"][0]["results"]]
+    sizes = [
+        json.loads((out / r["run"] / "clients.json").read_text())["sizes"]
+        for r in said["cells"][0]["results"]
+    ]
     assert len({(min(each), max(each)) for each in sizes}) > 1
     every = [size for each in sizes for size in each]
     told = f"{min(every)} to {max(every)} training samples (mean {sum(every) / len(every):.0f})"
@@ -87,9 +132,14 @@ def test_client_sizes_are_those_of_every_seed(
 def test_everything_that_is_written_says_small(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {kind: tmp_path / f"it.{end}" for kind, end in (("html", "html"), ("png", "svg"), ("markdown", "md"))}
+    files = {
+        kind: tmp_path / f"it.{end}"
+        for kind, end in (("html", "html"), ("png", "svg"), ("markdown", "md"))
+    }
     options = [a for kind, path in files.items() for a in (f"--{kind}", path)]
-    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # else text is drawn, and cannot be read
+    monkeypatch.setitem(
+        matplotlib.rcParams, "svg.fonttype", "none"
+    )  # else text is drawn, and cannot be read
     args = [*EPOCHS, "--seeds", "2", "--data", tiny, "--out", tmp_path / "runs", *options]
     assert fedmix(monkeypatch, *args) == 0
     printed = capsys.readouterr().out
@@ -101,33 +151,66 @@ def test_everything_that_is_written_says_small(
     for text in (printed, unescape(page), markdown):
         assert "CHANGED SETTINGS" not in text
         assert "75.8" in text  # the paper's, FedMix, E = 1
-        assert re.search(r"FedMix − FedAvg = [+-][0-9.]+ \((95 % interval|the same in all 2 seeds)", text)
+        assert re.search(
+            r"FedMix − FedAvg = [+-][0-9.]+ \((95 % interval|the same in all 2 seeds)", text
+        )
         assert "pairs in the paper's order" in text
     figures = Reader(page).figures
     assert len(figures) == page.count('class="chart"') + page.count('class="chart wide"')
     assert [trace["name"] for trace in figures[0]["data"]] == ["ours", "the paper"]
     assert figures[0]["data"][1]["x"] == [74.4, 75.8]
     for figure in figures:
-        plotly.Figure(data=figure["data"], layout=figure["layout"])  # raises on anything it does not know
+        plotly.Figure(
+            data=figure["data"], layout=figure["layout"]
+        )  # raises on anything it does not know
 
 
 def test_a_trend_is_drawn_as_lines(
-    tiny: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Path,
+    out: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Columns of one data set and metric, three or more, share a chart: for each row ours and the paper's by column."""
+    """Columns of one data set and metric, three or more, share a chart: for each row ours and the
+    paper's by column.
+    """
     monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
     page, svg = tmp_path / "it.html", tmp_path / "it.svg"
-    args = ["reproduce", "epochs", "--rows", "fedavg,fedmix", "--scale", "small", "--data", tiny, "--out", out]
+    args = [
+        "reproduce",
+        "epochs",
+        "--rows",
+        "fedavg,fedmix",
+        "--scale",
+        "small",
+        "--data",
+        tiny,
+        "--out",
+        out,
+    ]
     assert fedmix(monkeypatch, *args, "--html", page, "--png", svg, "--json") == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
     text = page.read_text()
     traces = Reader(text).figures[0]["data"]
-    assert [trace["name"] for trace in traces] == ["FedAvg", "FedAvg, the paper", "FedMix", "FedMix, the paper"]
+    assert [trace["name"] for trace in traces] == [
+        "FedAvg",
+        "FedAvg, the paper",
+        "FedMix",
+        "FedMix, the paper",
+    ]
     assert {trace["mode"] for trace in traces} == {"lines+markers"}
     assert [trace["x"] for trace in traces] == [["E = 1", "E = 2", "E = 5", "E = 10"]] * 4
-    assert [trace["y"] for trace in traces[1::2]] == [[74.4, 73.8, 80.7, 78.9], [75.8, 81.2, 83.0, 82.5]]
-    assert [trace["y"] for trace in traces[::2]] == [[c["mean"] for c in cells[i : i + 4]] for i in (0, 4)]
-    assert text.count('class="chart wide"') == 1 + text.count("A blank cell has no samples")  # and the maps of clients
+    assert [trace["y"] for trace in traces[1::2]] == [
+        [74.4, 73.8, 80.7, 78.9],
+        [75.8, 81.2, 83.0, 82.5],
+    ]
+    assert [trace["y"] for trace in traces[::2]] == [
+        [c["mean"] for c in cells[i : i + 4]] for i in (0, 4)
+    ]
+    assert text.count('class="chart wide"') == 1 + text.count(
+        "A blank cell has no samples"
+    )  # and the maps of clients
     for label in ("E = 1", "E = 10", "FedMix", "the paper"):
         assert label in svg.read_text()
 
@@ -140,7 +223,9 @@ def test_a_diverged_run_is_a_result(
     out, err = capsys.readouterr()
     assert "diverged in round 1" in out
     assert "CHANGED SETTINGS: training.lr=1e+39" in out
-    told = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("*/failure.json")}
+    told = {
+        path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("*/failure.json")
+    }
     assert [failure["round"] for failure in told.values()] == [1] * 4
     for run, failure in told.items():
         where = f"round 1, client {failure['client']}, step {failure['step']}"
@@ -210,7 +295,18 @@ def test_a_cell_that_cannot_run_loses_none_of_the_others(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of twenty classes that are asked for, one data set has a hundred and the other ten."""
-    args = ["reproduce", "main", "--rows", "fedavg", "--columns", "cifar10,cifar100", "--scale", "small", "--out", tmp_path]
+    args = [
+        "reproduce",
+        "main",
+        "--rows",
+        "fedavg",
+        "--columns",
+        "cifar10,cifar100",
+        "--scale",
+        "small",
+        "--out",
+        tmp_path,
+    ]
     assert fedmix(monkeypatch, *args, "--data", tiny, "--set", "data.classes_per_client=20") == 1
     out, err = capsys.readouterr()
     assert "1 of 2 runs failed" in err
@@ -222,18 +318,45 @@ def test_more_clients_a_round_than_a_cell_has_are_refused_before_anything_runs(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """At this scale CIFAR-10, which comes first, has fifteen, and CIFAR-100 five."""
-    args = ["reproduce", "main", "--rows", "fedavg", "--columns", "cifar10,cifar100", "--scale", "small"]
-    args += ["--data", str(tiny), "--out", str(tmp_path / "runs"), "--set", "training.clients_per_round=6"]
+    args = [
+        "reproduce",
+        "main",
+        "--rows",
+        "fedavg",
+        "--columns",
+        "cifar10,cifar100",
+        "--scale",
+        "small",
+    ]
+    args += [
+        "--data",
+        str(tiny),
+        "--out",
+        str(tmp_path / "runs"),
+        "--set",
+        "training.clients_per_round=6",
+    ]
     assert fedmix(monkeypatch, *args) == 2
-    assert capsys.readouterr().err == "fedmix: training.clients_per_round=6 is more than the 5 clients of cifar100\n"
+    assert (
+        capsys.readouterr().err
+        == "fedmix: training.clients_per_round=6 is more than the 5 clients of cifar100\n"
+    )
     assert not list(tmp_path.iterdir())
 
 
-def test_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fedmix(monkeypatch, "reproduce", "shakespeare", "--no-run", "--out", tmp_path, "--json") == 0
+def test_only_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        fedmix(monkeypatch, "reproduce", "shakespeare", "--no-run", "--out", tmp_path, "--json")
+        == 0
+    )
     said = json.loads(capsys.readouterr().out)
     assert {cell["text"] for cell in said["cells"]} == {"–"}
-    assert said["notes"][-1] == f"There is no finished run of these settings under {tmp_path}; leave --no-run out to run them."
+    assert (
+        said["notes"][-1]
+        == f"There is no finished run of these settings under {tmp_path}; leave --no-run out to run them."
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -251,7 +374,10 @@ def test_runs_of_another_device_are_pointed_out(
     assert json.loads(capsys.readouterr().out)["notes"][-1] == f"There is {told}."
     page = tmp_path / "it.html"
     assert fedmix(monkeypatch, *show, "--html", page) == 2
-    assert capsys.readouterr() == ("", f"fedmix: --html {page} would show runs, but there is {told}\n")
+    assert capsys.readouterr() == (
+        "",
+        f"fedmix: --html {page} would show runs, but there is {told}\n",
+    )
     assert not page.exists()
 
 
@@ -264,26 +390,48 @@ def test_runs_of_another_device_are_pointed_out(
         (["main", "--seeds", "0"], "--seeds 0: at least one"),
         (["main", "--scale", "tiny"], "--scale 'tiny' is unknown"),
         (["main", "--score", "mean"], "--score 'mean' is unknown"),
-        (["main", "--set", "training.momentum=0.0,0.9"], "--set training.momentum has several values"),
-        (["epochs", "--set", "training.epochs=2"], "training.epochs cannot be set for table epochs"),
+        (
+            ["main", "--set", "training.momentum=0.0,0.9"],
+            "--set training.momentum has several values",
+        ),
+        (
+            ["epochs", "--set", "training.epochs=2"],
+            "training.epochs cannot be set for table epochs",
+        ),
         (["main", "--html", "gone/it.html"], "there is no folder gone"),
         (["main", "--data", "nowhere"], "there are no parquet files"),
         (["main", "--data", "nowhere", "--jobs", "2"], "there are no parquet files"),
         (["main", "--device", "tpu", "--jobs", "2"], "device 'tpu' cannot be used"),
         (["main", "--jobs", "0"], "--jobs 0: at least one"),
-        (["shakespeare", "--no-run", "--html", "it.html"], "--html it.html would show runs, but there is no finished run"),
+        (
+            ["shakespeare", "--no-run", "--html", "it.html"],
+            "--html it.html would show runs, but there is no finished run",
+        ),
         (["main", "--rounds", "5", "--set", "rounds=6"], "rounds is given twice"),
-        (["main", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"], "objective.lam is given twice"),
+        (
+            ["main", "--set", "objective.lam=0.1", "--set", "objective.lam=0.2"],
+            "objective.lam is given twice",
+        ),
         (["main", "--list", "--scale", "small"], "--list estimates runs of the paper's size"),
         (["--list", "--rows", "fedavg"], "table lambda has no row 'fedavg'"),
         (["main", "--no-run", "--html", "it.png"], "it.png: what is written there is no picture"),
-        (["main", "--no-run", "--markdown", "it.svg", "--png", "it.svg"], "it.svg: what is written there is no picture"),
-        (["main", "--no-run", "--markdown", "it.md", "--html", "./it.md"], "it.md is to be written twice"),
+        (
+            ["main", "--no-run", "--markdown", "it.svg", "--png", "it.svg"],
+            "it.svg: what is written there is no picture",
+        ),
+        (
+            ["main", "--no-run", "--markdown", "it.md", "--html", "./it.md"],
+            "it.md is to be written twice",
+        ),
         (["shakespeare", "--no-run", "--png", "it.gif"], "written as .png or .svg"),
     ],
 )
 def test_bad_input_is_one_sentence(
-    args: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    args: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert fedmix(monkeypatch, "reproduce", *args, "--quiet") == 2
@@ -295,26 +443,47 @@ def test_bad_input_is_one_sentence(
 
 
 def test_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A step of 1 ms: CIFAR-10's main setting has 500 rounds of 15 clients with 2 epochs of ⌈833.3 / 10⌉ steps."""
+    """A step of 1 ms: CIFAR-10's main setting has 500 rounds of 15 clients with 2 epochs of ⌈833.3
+    / 10⌉ steps.
+    """
     monkeypatch.setattr(estimate, "measure", lambda *_: 0.001)
     assert fedmix(monkeypatch, "reproduce", "--list", "--json") == 0
     said = json.loads(capsys.readouterr().out)
     assert "measured here" in said["how"]
     tables = said["tables"]
     assert list(tables) == [*TABLES, "all"]
-    assert (tables["main"]["runs"], tables["cost"]["runs"], tables["mean-size"]["runs"]) == (27, 3, 20)
+    assert (tables["main"]["runs"], tables["cost"]["runs"], tables["mean-size"]["runs"]) == (
+        27,
+        3,
+        20,
+    )
     assert tables["cost"]["seconds"] == 3 * 500 * 15 * 2 * 84 // 1000
-    assert tables["all"]["runs"] < sum(table["runs"] for name, table in tables.items() if name != "all")
+    assert tables["all"]["runs"] < sum(
+        table["runs"] for name, table in tables.items() if name != "all"
+    )
     assert fedmix(monkeypatch, "reproduce", "--list") == 0
     assert re.search(r"main +Test accuracy .* 27 ", capsys.readouterr().out)
     assert fedmix(monkeypatch, "reproduce", "cost", "--list", "--json") == 0
     assert json.loads(capsys.readouterr().out)["tables"] == {"cost": tables["cost"]}
 
 
-def test_list_counts_what_the_same_options_would_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_counts_what_the_same_options_would_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two algorithms, three seeds, 100 rounds of 15 clients with one epoch of 84 steps of 1 ms."""
     monkeypatch.setattr(estimate, "measure", lambda *_: 0.001)
-    options = ["--columns", "cifar10", "--rows", "fedavg,fedmix", "--seeds", "3", "--rounds", "100", "--set", "training.epochs=1"]
+    options = [
+        "--columns",
+        "cifar10",
+        "--rows",
+        "fedavg,fedmix",
+        "--seeds",
+        "3",
+        "--rounds",
+        "100",
+        "--set",
+        "training.epochs=1",
+    ]
     assert fedmix(monkeypatch, "reproduce", "main", "--list", "--json", *options) == 0
     main = json.loads(capsys.readouterr().out)["tables"]["main"]
     assert (main["runs"], main["seconds"]) == (6, 6 * 100 * 15 * 84 // 1000)

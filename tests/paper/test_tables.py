@@ -1,4 +1,6 @@
-"""The tables are whole, repeat what the paper repeats, and ask for the experiments that the paper describes."""
+"""The tables are whole, repeat what the paper repeats, and ask for the experiments that the paper
+describes.
+"""
 
 import pytest
 
@@ -35,30 +37,47 @@ def test_every_row_has_a_number_or_a_gap_for_each_column(name: str) -> None:
         ("cost", "hours", ("fedavg", "localmix", "fedmix")),
     ],
 )
-def test_the_main_setting_is_the_same_run_and_number_everywhere(name: str, column: str, rows: tuple[str, ...]) -> None:
-    """The paper varies one thing around its main setting; there it prints its main number, but for FedMix in tab:diff."""
+def test_the_main_setting_is_the_same_run_and_number_everywhere(
+    name: str, column: str, rows: tuple[str, ...]
+) -> None:
+    """The paper varies one thing around its main setting; there it prints its main number, but for
+    FedMix in tab:diff.
+    """
     table = TABLES[name]
     for row in rows:
         assert table.experiment(row, column).id == MAIN.experiment(row, "cifar10").id
         if name != "cost":
-            expected = 80.5 if (name, row) == ("participation", "fedmix") else MAIN.number(row, "cifar10")
+            expected = (
+                80.5 if (name, row) == ("participation", "fedmix") else MAIN.number(row, "cifar10")
+            )
             assert table.number(row, column) == expected
 
 
 def test_other_tables_that_repeat_each_other() -> None:
-    """M_k = all and m = 1 are the main setting; without noise, tab:dp_mafl has FedMix's numbers of fig:meansize."""
+    """M_k = all and m = 1 are the main setting; without noise, tab:dp_mafl has FedMix's numbers of
+    fig:meansize.
+    """
     sizes, noise = TABLES["mean-size"], TABLES["noise"]
     for algorithm in ("naivemix", "fedmix"):
         for data in ("femnist", "cifar10"):
             assert sizes.number(f"{data}-{algorithm}", "all") == MAIN.number(algorithm, data)
-            assert sizes.experiment(f"{data}-{algorithm}", "all").id == MAIN.experiment(algorithm, data).id
+            assert (
+                sizes.experiment(f"{data}-{algorithm}", "all").id
+                == MAIN.experiment(algorithm, data).id
+            )
     for m in ("5", "10", "20"):
         assert noise.number(m, "0.0") == sizes.number("cifar10-fedmix", m)
         assert noise.experiment(m, "0.0").id == sizes.experiment("cifar10-fedmix", m).id
     assert TABLES["server-average"].number("1", "accuracy") == MAIN.number("fedmix", "cifar10")
-    assert TABLES["server-average"].experiment("1", "accuracy").id == MAIN.experiment("fedmix", "cifar10").id
+    assert (
+        TABLES["server-average"].experiment("1", "accuracy").id
+        == MAIN.experiment("fedmix", "cifar10").id
+    )
     assert TABLES["lambda"].number("fedmix", "0.05") == MAIN.number("fedmix", "cifar10")
-    assert TABLES["local-accuracy"].experiment("0.1", "small-std").id == TABLES["cutoff"].experiment("0.1", "1").id
+    assert (
+        TABLES["local-accuracy"].experiment("0.1", "small-std").id
+        == TABLES["cutoff"].experiment("0.1", "1").id
+    )
 
 
 def test_experiments_are_those_that_the_paper_describes() -> None:
@@ -66,7 +85,11 @@ def test_experiments_are_those_that_the_paper_describes() -> None:
         "name": "globalmix", "lam": 0.2, "mu": 0.0, "layer": 0,
     }  # fmt: skip
     twenty = TABLES["clients"].experiment("fedavg", "20")
-    assert (twenty.data.clients, twenty.training.clients_per_round, twenty.data.samples_per_client) == (20, 5, 833)
+    assert (
+        twenty.data.clients,
+        twenty.training.clients_per_round,
+        twenty.data.samples_per_client,
+    ) == (20, 5, 833)
     assert [TABLES["participation"].experiment("fedmix", str(s)).training.clients_per_round for s in (0.1, 0.15, 0.5, 1.0)] == [
         60 * 0.1, 60 * 0.15, 60 * 0.5, 60,
     ]  # fmt: skip
@@ -75,7 +98,12 @@ def test_experiments_are_those_that_the_paper_describes() -> None:
     assert (few.exchange.m, few.exchange.cutoff, few.rounds, few.target) == (50, 50, 200, 0.8)
     cut = TABLES["cutoff"].experiment("0.05", "150")
     assert cut.exchange is not None
-    assert (cut.exchange.cutoff, cut.data.clients, cut.training.clients_per_round, cut.objective.lam) == (150, 300, 30, 0.05)
+    assert (
+        cut.exchange.cutoff,
+        cut.data.clients,
+        cut.training.clients_per_round,
+        cut.objective.lam,
+    ) == (150, 300, 30, 0.05)
     assert TABLES["hidden"].experiment("hidden-fedmix-4", "accuracy").objective.layer == 4
     skewed = TABLES["dirichlet"].experiment("naivemix", "0.5")
     assert (skewed.data.partition, skewed.data.alpha) == ("dirichlet", 0.5)
@@ -94,7 +122,10 @@ def test_selection() -> None:
     for table in (MAIN, TABLES["shakespeare"], TABLES["classes"], TABLES["lambda"]):
         assert "fedmix-logits" not in {row.name for row in table.select(None, None).rows}
         assert table.select("fedmix-logits", None).rows[0].algorithm == "fedmix-logits"
-    for wrong, said in (({"rows": "fedmax", "columns": None}, "no row 'fedmax'"), ({"rows": None, "columns": ","}, "is empty")):
+    for wrong, said in (
+        ({"rows": "fedmax", "columns": None}, "no row 'fedmax'"),
+        ({"rows": None, "columns": ","}, "is empty"),
+    ):
         with pytest.raises(BadInput, match=said):
             MAIN.select(**wrong)
     with pytest.raises(BadInput, match="table 'mian' is unknown; choose one of main"):
@@ -109,9 +140,13 @@ def test_changes_are_laid_over_every_experiment_that_has_them() -> None:
     assert {e.training.momentum for e in found} == {0.0}
     assert {e.algorithm for e in found} == {"fedavg", "fedmix-logits"}
     assert {getattr(e.data, "augment", None) for e in found} == {False, None}
-    assert study.warnings == ["CHANGED SETTINGS: data.augment=False, objective.expand=logits, training.momentum=0.0"]
+    assert study.warnings == [
+        "CHANGED SETTINGS: data.augment=False, objective.expand=logits, training.momentum=0.0"
+    ]
     assert not Study(MAIN, changes={"engine.device": "cuda", "engine.processes": 2}).warnings
-    assert Study(MAIN, changes={"engine.precision": "bf16"}).warnings == ["CHANGED SETTINGS: engine.precision=bf16"]
+    assert Study(MAIN, changes={"engine.precision": "bf16"}).warnings == [
+        "CHANGED SETTINGS: engine.precision=bf16"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -119,10 +154,16 @@ def test_changes_are_laid_over_every_experiment_that_has_them() -> None:
     [
         ({"training.epochs": 3}, "training.epochs cannot be set for table epochs, which varies it"),
         ({"training.momentun": 0.5}, "did you mean momentum"),
-        ({"data.augmentation": True}, "data.augmentation=True is not a setting; did you mean augment"),
+        (
+            {"data.augmentation": True},
+            "data.augmentation=True is not a setting; did you mean augment",
+        ),
         ({"objective.name": "fedmix"}, "objective.name cannot be set for a table"),
         ({"seed": 3}, "seed cannot be set for a table"),
-        ({"objective.lam": 0.2}, "objective.lam=0.2 cannot be set for localmix .settings: LocalMix.*; choose other rows"),
+        (
+            {"objective.lam": 0.2},
+            "objective.lam=0.2 cannot be set for localmix .settings: LocalMix.*; choose other rows",
+        ),
         ({"objective.lam": 2.0}, "^settings: FedMix: lam=2.0 is outside"),
         ({"training.momentum": 2.0}, "^settings: training.momentum=2.0 is outside"),
     ],
@@ -133,8 +174,15 @@ def test_changes_that_cannot_be(changes: dict[str, object], said: str) -> None:
 
 
 def test_changes_that_need_one_another() -> None:
-    together = {"exchange.clip": 4.0, "exchange.label_clip": 1.0, "exchange.label_noise": 0.1, "exchange.noise": 0.1}
-    [fedavg, fedmix] = Study(TABLES["epochs"].select("fedavg,fedmix", "1"), changes=together).experiments()
+    together = {
+        "exchange.clip": 4.0,
+        "exchange.label_clip": 1.0,
+        "exchange.label_noise": 0.1,
+        "exchange.noise": 0.1,
+    }
+    [fedavg, fedmix] = Study(
+        TABLES["epochs"].select("fedavg,fedmix", "1"), changes=together
+    ).experiments()
     assert (fedavg.exchange, fedmix.exchange and fedmix.exchange.label_noise) == (None, 0.1)
     with pytest.raises(BadInput, match="go together"):
         Study(TABLES["epochs"], changes={"exchange.label_noise": 0.1})
@@ -142,16 +190,25 @@ def test_changes_that_need_one_another() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_small_keeps_apart_what_a_table_varies(name: str) -> None:
-    assert len(Study(TABLES[name], scale="small").experiments()) == len(Study(TABLES[name]).experiments())
+    assert len(Study(TABLES[name], scale="small").experiments()) == len(
+        Study(TABLES[name]).experiments()
+    )
 
 
 def test_small_keeps_proportions() -> None:
-    """N = 60, K = 15 by three; FEMNIST's M = 50 and its cut-off by three too, as its clients keep a third of their samples."""
+    """N = 60, K = 15 by three; FEMNIST's M = 50 and its cut-off by three too, as its clients keep a
+    third of their samples.
+    """
     shrunk = small(experiment("cifar10", "fedmix"))
     assert (shrunk.data.clients, shrunk.training.clients_per_round, shrunk.rounds) == (20, 5, 10)
-    chosen = [small(TABLES["participation"].experiment("fedavg", c)).training.clients_per_round for c in ("0.1", "0.15", "1.0")]
+    chosen = [
+        small(TABLES["participation"].experiment("fedavg", c)).training.clients_per_round
+        for c in ("0.1", "0.15", "1.0")
+    ]
     assert chosen == [2, 3, 20]
     means = small(TABLES["mean-size"].experiment("femnist-fedmix", "50")).exchange
     assert means is not None
     assert (means.m, means.cutoff) == (17, 17)
-    assert small(experiment("femnist", "fedmix")).exchange == experiment("femnist", "fedmix").exchange
+    assert (
+        small(experiment("femnist", "fedmix")).exchange == experiment("femnist", "fedmix").exchange
+    )

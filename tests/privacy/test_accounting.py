@@ -1,4 +1,6 @@
-"""(ε, δ) of released means: against hand-worked sensitivities, closed forms, another accountant, and counts of real releases."""
+"""(ε, δ) of released means: against hand-worked sensitivities, closed forms, another accountant,
+and counts of real releases.
+"""
 
 import itertools
 import math
@@ -18,7 +20,15 @@ from torch import Tensor, nn
 from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, Objective, Supervised, Training
 from fedmix.data import FederatedData, Ragged, from_arrays
 from fedmix.data.transforms import Images, OneHot, Plain
-from fedmix.exchange import Guarantee, MeanExchange, Means, calibrated, guarantee, release, sensitivity
+from fedmix.exchange import (
+    Guarantee,
+    MeanExchange,
+    Means,
+    calibrated,
+    guarantee,
+    release,
+    sensitivity,
+)
 from fedmix.exchange.pool import to_shares
 from fedmix.objectives import GlobalMix
 from fedmix.privacy.accounting import nonnegative, upwards
@@ -33,14 +43,18 @@ def delta_of(mu: float, epsilon: float) -> float:
     def normal_cdf(t: float) -> float:
         return math.erfc(-t / math.sqrt(2)) / 2
 
-    return normal_cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * normal_cdf(-mu / 2 - epsilon / mu)
+    return normal_cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * normal_cdf(
+        -mu / 2 - epsilon / mu
+    )
 
 
 def released(x: Array, y: Tensor, how: Exchange, *, grouping: int = 0, noise: int = 1) -> Means:
     def plain(raw: Array) -> Tensor:
         return torch.from_numpy(raw)
 
-    means = release(0, x, y, how, plain, np.random.default_rng(grouping), np.random.default_rng(noise))
+    means = release(
+        0, x, y, how, plain, np.random.default_rng(grouping), np.random.default_rng(noise)
+    )
     assert means is not None
     return means
 
@@ -49,7 +63,9 @@ def released(x: Array, y: Tensor, how: Exchange, *, grouping: int = 0, noise: in
 
 
 def test_clipped_together_by_hand() -> None:
-    """(3, 4) with a label of norm 12 has norm 13; a bound of 6.5 halves both, and leaves (0, 3 | 4) of norm 5 alone."""
+    """(3, 4) with a label of norm 12 has norm 13; a bound of 6.5 halves both, and leaves (0, 3 | 4)
+    of norm 5 alone.
+    """
     x, y = np.array([[3.0, 4.0], [0.0, 3.0]]), torch.tensor([[12.0, 0.0], [0.0, 4.0]])
     means = released(x, y, Exchange(clip=6.5))
     assert means.x.tolist() == [[0.75, 2.5]]
@@ -64,7 +80,10 @@ def test_what_is_no_number_counts_as_nothing() -> None:
 
 
 def test_clipped_apart_by_hand() -> None:
-    x, y = np.array([[3.0, 4.0], [0.0, 0.0], [math.nan, math.inf]]), torch.tensor([[2.0, 0.0], [0.0, 0.5], [0.0, 0.0]])
+    x, y = (
+        np.array([[3.0, 4.0], [0.0, 0.0], [math.nan, math.inf]]),
+        torch.tensor([[2.0, 0.0], [0.0, 0.5], [0.0, 0.0]]),
+    )
     means = released(x, y, Exchange(clip=1.0, label_clip=1.0, label_noise=0.0))
     torch.testing.assert_close(means.x, torch.tensor([[0.2, 0.8 / 3]]))
     torch.testing.assert_close(means.y, torch.tensor([[1 / 3, 0.5 / 3]]))
@@ -72,21 +91,30 @@ def test_clipped_apart_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("how", "expected"),
-    [(Exchange(noise=0.3, clip=9.0), 0.3), (Exchange(noise=0.3, clip=9.0, label_clip=9.0, label_noise=2.0), 2.0)],
+    [
+        (Exchange(noise=0.3, clip=9.0), 0.3),
+        (Exchange(noise=0.3, clip=9.0, label_clip=9.0, label_noise=2.0), 2.0),
+    ],
 )
-def test_labels_are_noised_with_a_bound_and_inputs_as_before(how: Exchange, expected: float) -> None:
+def test_labels_are_noised_with_a_bound_and_inputs_as_before(
+    how: Exchange, expected: float
+) -> None:
     """n·s²/σ² is chi-square with n degrees, so s²/σ² deviates from 1 by sqrt(2/n)."""
     x, y = np.ones((300, 2)), torch.ones(300, 40)
     noisy, papers = released(x, y, replace(how, m=1)), released(x, y, Exchange(m=1, noise=0.3))
     assert torch.equal(noisy.x, papers.x)
     drawn = (noisy.y - 1).numpy()
     assert abs((drawn**2).mean() / expected**2 - 1) < 5 * math.sqrt(2 / drawn.size)
-    assert abs(np.corrcoef(drawn[:, :2].ravel(), (noisy.x - 1).numpy().ravel())[0, 1]) < 5 / math.sqrt(600)
+    assert abs(
+        np.corrcoef(drawn[:, :2].ravel(), (noisy.x - 1).numpy().ravel())[0, 1]
+    ) < 5 / math.sqrt(600)
 
 
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=4, max_size=4), min_size=1, max_size=5))
 def test_shares(rows: list[list[float]]) -> None:
-    """The projection onto shares is max(y - t, 0) with the one t that makes the sum 1; bisection finds it too."""
+    """The projection onto shares is max(y - t, 0) with the one t that makes the sum 1; bisection
+    finds it too.
+    """
     y = torch.tensor(rows, dtype=torch.float64)
     for vector, ours in zip(y.numpy(), to_shares(y).numpy(), strict=True):
         low, high = vector.max() - 1, vector.max()
@@ -128,16 +156,28 @@ def test_sensitivity_by_hand() -> None:
     together=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_no_sample_moves_the_means_further(sizes: tuple[int, int], nonneg: bool, together: bool, seed: int) -> None:
+def test_no_sample_moves_the_means_further(
+    sizes: tuple[int, int], nonneg: bool, together: bool, seed: int
+) -> None:
     """Random data, one sample replaced by another: inputs and labels move by no more than was said."""
     count, m = max(sizes), min(sizes)
     rng = np.random.default_rng(seed)
-    x, y = rng.standard_normal((count, 3)) * 10.0 ** rng.integers(-2, 3, (count, 1)), rng.standard_normal((count, 2))
+    x, y = (
+        rng.standard_normal((count, 3)) * 10.0 ** rng.integers(-2, 3, (count, 1)),
+        rng.standard_normal((count, 2)),
+    )
     x, y = (np.abs(x), np.abs(y)) if nonneg else (x, y)
     other_x, other_y, at = x.copy(), y.copy(), rng.integers(count)
     other_x[at], other_y[at] = other_x[at - 1] * (1 if nonneg else -1), other_y[at - 1][::-1]
-    how = Exchange(m=m, clip=2.0) if together else Exchange(m=m, clip=2.0, label_clip=0.5, label_noise=0.0)
-    one, two = released(x, torch.from_numpy(y), how), released(other_x, torch.from_numpy(other_y), how)
+    how = (
+        Exchange(m=m, clip=2.0)
+        if together
+        else Exchange(m=m, clip=2.0, label_clip=0.5, label_noise=0.0)
+    )
+    one, two = (
+        released(x, torch.from_numpy(y), how),
+        released(other_x, torch.from_numpy(other_y), how),
+    )
     moved = [float((a - b).norm()) for a, b in zip(one, two, strict=True)]
     bounds = [sensitivity(clip, m, nonnegative=nonneg) for clip in (2.0, 0.5)]
     found = [math.hypot(*moved)] if together else moved
@@ -145,9 +185,13 @@ def test_no_sample_moves_the_means_further(sizes: tuple[int, int], nonneg: bool,
 
 
 def test_adding_a_sample_to_the_only_mean() -> None:
-    """All means of five samples of ±1 against those of the four without sample 0: none moves by more than D / 5."""
+    """All means of five samples of ±1 against those of the four without sample 0: none moves by
+    more than D / 5.
+    """
     values = np.array(list(itertools.product([-1.0, 1.0], repeat=5)))
-    assert np.abs(values.mean(1) - values[:, 1:].mean(1)).max() == pytest.approx(sensitivity(1.0, 5))
+    assert np.abs(values.mean(1) - values[:, 1:].mean(1)).max() == pytest.approx(
+        sensitivity(1.0, 5)
+    )
 
 
 # ε and δ
@@ -168,11 +212,19 @@ def test_a_guarantee_in_words() -> None:
     assert str(found) == f"(2, 1e-05)-differential privacy {said}"
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-3), (0.5, 1e-5), (1, 1e-5), (2, 1e-6), (8, 1e-5), (16, 1e-7)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.1, 1e-3), (0.5, 1e-5), (1, 1e-5), (2, 1e-6), (8, 1e-5), (16, 1e-7)]
+)
 @pytest.mark.parametrize("apart", [False, True])
 def test_the_analytic_gaussian_mechanism(epsilon: float, delta: float, apart: bool) -> None:
-    """The least noise for (ε, δ), put into Balle & Wang's formula, gives δ back; the classical bound asks for more."""
-    how = Exchange(m=7, clip=3.0, label_clip=1.0, label_noise=1.0) if apart else Exchange(m=7, clip=3.0)
+    """The least noise for (ε, δ), put into Balle & Wang's formula, gives δ back; the classical
+    bound asks for more.
+    """
+    how = (
+        Exchange(m=7, clip=3.0, label_clip=1.0, label_noise=1.0)
+        if apart
+        else Exchange(m=7, clip=3.0)
+    )
     found = calibrated(how, epsilon, 7, delta, releases=4)
     shifts = zip((6 / 7, 2 / 7) if apart else (6 / 7,), found.noises, strict=False)
     mu = math.sqrt(4 * sum((by / sigma) ** 2 for by, sigma in shifts))
@@ -180,12 +232,17 @@ def test_the_analytic_gaussian_mechanism(epsilon: float, delta: float, apart: bo
     back = guarantee(found, 7, delta, releases=4)
     assert [back.mu, back.epsilon] == pytest.approx([mu, epsilon])
     if epsilon < 1 and not apart:  # Dwork & Roth (2014), Theorem A.1, for one release
-        assert calibrated(how, epsilon, 7, delta).noise < math.sqrt(2 * math.log(1.25 / delta)) * (6 / 7) / epsilon
+        assert (
+            calibrated(how, epsilon, 7, delta).noise
+            < math.sqrt(2 * math.log(1.25 / delta)) * (6 / 7) / epsilon
+        )
 
 
 @pytest.mark.parametrize(("noise", "releases"), [(0.5, 1), (2.0, 10), (8.0, 40)])
 def test_another_accountant(noise: float, releases: int) -> None:
-    """Privacy loss distributions, composed release by release and rounded up, come to no less, and to little more."""
+    """Privacy loss distributions, composed release by release and rounded up, come to no less, and
+    to little more.
+    """
     other = PLDAccountant()
     other.compose(GaussianDpEvent(noise), releases)
     ours = guarantee(Exchange(m=2, clip=1.0, noise=noise), 2, releases=releases).epsilon
@@ -194,7 +251,9 @@ def test_another_accountant(noise: float, releases: int) -> None:
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_monte_carlo(apart: bool) -> None:
-    """40,000 real releases of each of two neighbours: how often the event that tells them best apart happens gives δ."""
+    """40,000 real releases of each of two neighbours: how often the event that tells them best
+    apart happens gives δ.
+    """
     n, epsilon = 40_000, 1.0
     how = Exchange(m=1, clip=1.0, noise=1.3)
     if apart:
@@ -205,7 +264,11 @@ def test_monte_carlo(apart: bool) -> None:
     drawn: list[Means] = []
     for x, y in zip(inputs, labels, strict=True):
         tiled, label = np.tile(x, (n, 1)), y.expand(n, 2)
-        clean.append(released(tiled[:1], label[:1], replace(how, noise=0.0, label_noise=0.0 if apart else None)))
+        clean.append(
+            released(
+                tiled[:1], label[:1], replace(how, noise=0.0, label_noise=0.0 if apart else None)
+            )
+        )
         drawn.append(released(tiled, label, how, noise=len(drawn)))
 
     def loss(seen: Means) -> Array:
@@ -217,17 +280,27 @@ def test_monte_carlo(apart: bool) -> None:
         return np.asarray(sum(parts))
 
     p, q = ((loss(seen) > epsilon).mean() for seen in drawn)
-    estimate, deviation = p - math.exp(epsilon) * q, math.sqrt((p * (1 - p) + math.exp(2 * epsilon) * q * (1 - q)) / n)
-    mu = math.sqrt(sum(float(((a - b) ** 2).sum()) / s**2 for a, b, s in zip(*clean, how.noises, strict=True)))
+    estimate, deviation = (
+        p - math.exp(epsilon) * q,
+        math.sqrt((p * (1 - p) + math.exp(2 * epsilon) * q * (1 - q)) / n),
+    )
+    mu = math.sqrt(
+        sum(float(((a - b) ** 2).sum()) / s**2 for a, b, s in zip(*clean, how.noises, strict=True))
+    )
     assert abs(estimate - delta_of(mu, epsilon)) < 4 * deviation
-    assert mu <= guarantee(how, 1, nonnegative=True).mu * (1 + 1e-6)  # the pair is a case, not the worst one
+    assert mu <= guarantee(how, 1, nonnegative=True).mu * (
+        1 + 1e-6
+    )  # the pair is a case, not the worst one
 
 
 @pytest.mark.parametrize(
-    ("noise", "factor", "group", "delta"), [(0.1, 1.01, 1, 1e-9), (10.0, 3.0, 2, 1e-5), (2.0, 10.0, 50, 1e-6)]
+    ("noise", "factor", "group", "delta"),
+    [(0.1, 1.01, 1, 1e-9), (10.0, 3.0, 2, 1e-5), (2.0, 10.0, 50, 1e-6)],
 )
 @pytest.mark.parametrize("several", [False, True])
-def test_what_gives_more_privacy(noise: float, factor: float, group: int, delta: float, several: bool) -> None:
+def test_what_gives_more_privacy(
+    noise: float, factor: float, group: int, delta: float, several: bool
+) -> None:
     how = Exchange(m=5 if several else "all", clip=3.0, noise=noise)
     base = guarantee(how, group, delta).epsilon
     assert guarantee(replace(how, noise=noise * factor), group, delta).epsilon < base
@@ -256,7 +329,11 @@ CLIPPED = Exchange(clip=1.0, noise=1.0)
         (replace(CLIPPED, m=5, split="class"), {}, "groups are made by label"),
         (replace(CLIPPED, m=5), {"level": "client"}, "exchange.m='all' only"),
         (CLIPPED, {"level": "client", "neighbours": "add-remove"}, "replaced but not left out"),
-        (replace(CLIPPED, m=0.5), {"neighbours": "add-remove"}, "which samples are averaged together"),
+        (
+            replace(CLIPPED, m=0.5),
+            {"neighbours": "add-remove"},
+            "which samples are averaged together",
+        ),
         (replace(CLIPPED, m=1), {"neighbours": "add-remove"}, "how many means there are"),
     ],
 )
@@ -335,7 +412,13 @@ def made() -> FederatedData:
 def federation(objective: Objective | None = None, **more: Any) -> Federation:
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     settings: dict[str, Any] = {"exchange": CLIPPED, "data": made()} | more
-    return Federation(net, settings.pop("data"), objective or FedMix(lam=0.1), Training(clients_per_round=2), **settings)
+    return Federation(
+        net,
+        settings.pop("data"),
+        objective or FedMix(lam=0.1),
+        Training(clients_per_round=2),
+        **settings,
+    )
 
 
 def test_hardly_any_noise_promises_nothing() -> None:
@@ -385,8 +468,12 @@ def test_what_is_said_is_rounded_up(epsilon: float, said: str) -> None:
 
 
 def test_releases_are_counted() -> None:
-    """Client 0 sends three times, once with 3 samples: μ² is that of three releases with means of 3."""
-    run = federation(changes=lambda r: {0: [0, 1, 15]} if r == 1 else {0: [0, 1, 2, 3, 15]} if r == 2 else {})
+    """Client 0 sends three times, once with 3 samples: μ² is that of three releases with means of
+    3.
+    """
+    run = federation(
+        changes=lambda r: {0: [0, 1, 15]} if r == 1 else {0: [0, 1, 2, 3, 15]} if r == 2 else {}
+    )
     assert run.guarantee().mu == pytest.approx(2 / 4)
     list(run.run(2))
     assert run.guarantee().mu == pytest.approx(math.sqrt(2) * 2 / 3)
@@ -406,12 +493,22 @@ class Mine(Plain):
 
 def test_why_a_run_guarantees_nothing() -> None:
     assert "weights carry no guarantee" in str(federation(Supervised(), exchange=None).guarantee())
-    assert "weights carry no guarantee" in str(federation(exchange=replace(CLIPPED, source="own")).guarantee())
-    assert "raw samples of all clients" in str(federation(GlobalMix(alpha=1.0), exchange=None).guarantee())
-    assert "code of your own (Mine)" in str(federation(data=replace(made(), transform=Mine())).guarantee())
-    assert "weights that were trained on the samples" in str(federation(Hidden(FedMix(lam=0.1), 2)).guarantee())
+    assert "weights carry no guarantee" in str(
+        federation(exchange=replace(CLIPPED, source="own")).guarantee()
+    )
+    assert "raw samples of all clients" in str(
+        federation(GlobalMix(alpha=1.0), exchange=None).guarantee()
+    )
+    assert "code of your own (Mine)" in str(
+        federation(data=replace(made(), transform=Mine())).guarantee()
+    )
+    assert "weights that were trained on the samples" in str(
+        federation(Hidden(FedMix(lam=0.1), 2)).guarantee()
+    )
     assert "there twice" in str(federation(data=made().with_clients({0: [0, 0, 1]})).guarantee())
-    assert "there twice" in str(federation(data=made().with_clients({0: [0, 1], 1: [1, 2]})).guarantee())
+    assert "there twice" in str(
+        federation(data=made().with_clients({0: [0, 1], 1: [1, 2]})).guarantee()
+    )
 
 
 def test_only_pixels_and_characters_are_known_not_to_be_negative() -> None:
@@ -427,7 +524,9 @@ def test_only_pixels_and_characters_are_known_not_to_be_negative() -> None:
 
 
 def test_a_sample_that_goes_from_client_to_client() -> None:
-    """Releases are counted by client, and row 15 is first with client 0, then with nobody, then with client 1."""
+    """Releases are counted by client, and row 15 is first with client 0, then with nobody, then
+    with client 1.
+    """
     steps: list[dict[int, list[int]]] = [{}, {0: [0, 1, 15]}, {0: [0, 1]}, {1: [4, 5, 15]}]
     run = federation(changes=lambda r: steps[r] if r < 4 else {})
     list(run.run(3))
@@ -444,14 +543,21 @@ def test_a_client_that_one_sample_less_would_silence() -> None:
     for cutoff in (1, 5):
         how = replace(CLIPPED, cutoff=cutoff)
         assert "would send nothing" in str(guarantee(how, cutoff, neighbours="add-remove"))
-        assert guarantee(how, cutoff + 1, neighbours="add-remove").epsilon == guarantee(how, cutoff + 1).epsilon
+        assert (
+            guarantee(how, cutoff + 1, neighbours="add-remove").epsilon
+            == guarantee(how, cutoff + 1).epsilon
+        )
 
 
 def test_extremes_end_in_numbers() -> None:
-    """So much noise that δ covers all, and ε at both ends, without warnings (which are errors here)."""
+    """So much noise that δ covers all, and ε at both ends, without warnings (which are errors
+    here).
+    """
     assert guarantee(replace(CLIPPED, noise=1e30), 5).epsilon == 0
     for epsilon in (1e-9, 500.0):
-        assert delta_of(2 / 5 / calibrated(CLIPPED, epsilon, 5).noise, epsilon) == pytest.approx(1e-5, rel=1e-3)
+        assert delta_of(2 / 5 / calibrated(CLIPPED, epsilon, 5).noise, epsilon) == pytest.approx(
+            1e-5, rel=1e-3
+        )
     assert calibrated(CLIPPED, 1e-12, 5, 1e-15).noise > calibrated(CLIPPED, 1e-9, 5).noise
 
 
@@ -461,7 +567,9 @@ def test_extremes_end_in_numbers() -> None:
     {"delta": "1e-5"}, {"delta": True},
 ], ids=str)  # fmt: skip
 def test_a_promise_is_made_of_known_words_and_numbers_only(wrong: dict[str, Any]) -> None:
-    """Another word was taken for the one that promises more: "Client" for "sample", "add_remove" for "replace"."""
+    """Another word was taken for the one that promises more: "Client" for "sample", "add_remove"
+    for "replace".
+    """
     [field] = wrong
     how, given = Exchange(clip=4.0, noise=0.3), {"group": 70, **wrong}
     with pytest.raises(BadInput, match=field):
@@ -473,14 +581,21 @@ def test_a_promise_is_made_of_known_words_and_numbers_only(wrong: dict[str, Any]
         with pytest.raises(BadInput, match=field):
             calibrated(how, 1.0, **given)
     if field in ("level", "neighbours", "delta"):
-        for run in (federation(), federation(Supervised(), exchange=None)):  # also where nothing is promised
+        for run in (
+            federation(),
+            federation(Supervised(), exchange=None),
+        ):  # also where nothing is promised
             with pytest.raises(BadInput, match=field):
                 run.guarantee(**wrong)
 
 
 def test_a_client_and_an_added_sample_are_promised_less() -> None:
-    """By hand: one of 70 samples moves the mean by √2·4/70, a client by √2·4; 70 is not above a cut-off of 70."""
+    """By hand: one of 70 samples moves the mean by √2·4/70, a client by √2·4; 70 is not above a
+    cut-off of 70.
+    """
     how = Exchange(clip=4.0, noise=0.3)
     assert guarantee(how, 70, nonnegative=True).mu == pytest.approx(math.sqrt(2) * 4 / 70 / 0.3)
-    assert guarantee(how, 70, nonnegative=True, level="client").mu == pytest.approx(math.sqrt(2) * 4 / 0.3)
+    assert guarantee(how, 70, nonnegative=True, level="client").mu == pytest.approx(
+        math.sqrt(2) * 4 / 0.3
+    )
     assert not guarantee(replace(how, m=5), 5, neighbours="add-remove")

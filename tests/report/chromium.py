@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
+    None,
+)
 OPTIONS = (
     "--headless",
     "--no-sandbox",
@@ -38,14 +41,18 @@ class Page:
         self.problems: list[str] = []
         self.requests: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Send a command and wait for its answer, noting events on the way."""
         self.number += 1
-        message = {"id": self.number, "method": method, "params": params} | ({"sessionId": self.session} if self.session else {})
+        message = {"id": self.number, "method": method, "params": params} | (
+            {"sessionId": self.session} if self.session else {}
+        )
         os.write(self.to, json.dumps(message).encode() + b"\0")
         while True:
             answer = self._next()
@@ -56,8 +63,17 @@ class Page:
     def open(self, path: Path, width: int = 1200, height: int = 900, scheme: str = "light") -> None:
         """Load a file in a window of that size, and wait until all its scripts ran."""
         self.problems, self.requests = [], []
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self.call("Page.navigate", url=path.absolute().as_uri())
         while self._next().get("method") != "Page.loadEventFired":
             pass
@@ -65,7 +81,9 @@ class Page:
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -76,7 +94,13 @@ class Page:
 
     def pdf(self, path: Path) -> None:
         """The page as printed."""
-        answer = self.call("Page.printToPDF", printBackground=False, preferCSSPageSize=False, paperWidth=8.27, paperHeight=11.69)
+        answer = self.call(
+            "Page.printToPDF",
+            printBackground=False,
+            preferCSSPageSize=False,
+            paperWidth=8.27,
+            paperHeight=11.69,
+        )
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def _next(self) -> dict[str, Any]:
@@ -105,9 +129,21 @@ def chromium(profile: Path) -> Iterator[Page]:
     assert BROWSER is not None
     theirs, to = os.pipe()
     back, out = os.pipe()
-    high = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs, out)]  # so that neither is in the way of the other
-    command = [sys.executable, "-c", START, *map(str, high), BROWSER, *OPTIONS, f"--user-data-dir={profile}"]
-    process = subprocess.Popen(command, pass_fds=high, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    high = [
+        fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs, out)
+    ]  # so that neither is in the way of the other
+    command = [
+        sys.executable,
+        "-c",
+        START,
+        *map(str, high),
+        BROWSER,
+        *OPTIONS,
+        f"--user-data-dir={profile}",
+    ]
+    process = subprocess.Popen(
+        command, pass_fds=high, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     for end in (theirs, out, *high):
         os.close(end)
     try:

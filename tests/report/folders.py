@@ -14,7 +14,9 @@ SPEED = {"fedavg": 14.0, "naivemix": 10.0, "fedmix": 7.0}
 TOP = {"fedavg": 0.9, "naivemix": 0.94, "fedmix": 0.97}
 
 
-def spec(algorithm: str = "fedmix", seed: int = 0, rounds: int = 40, **sections: Mapping[str, Any]) -> dict[str, Any]:
+def spec(
+    algorithm: str = "fedmix", seed: int = 0, rounds: int = 40, **sections: Mapping[str, Any]
+) -> dict[str, Any]:
     """An experiment's settings; sections are laid over the defaults."""
     base: dict[str, Any] = {
         "rounds": rounds,
@@ -24,7 +26,13 @@ def spec(algorithm: str = "fedmix", seed: int = 0, rounds: int = 40, **sections:
         "data": {"name": "digits", "clients": 20, "classes_per_client": 2},
         "model": {"name": "digits_cnn", "initialise": "he"},
         "objective": {"name": algorithm, "mu": 0.0},
-        "training": {"clients_per_round": 5, "epochs": 5, "batch_size": 10, "lr": 0.01, "momentum": 0.9},
+        "training": {
+            "clients_per_round": 5,
+            "epochs": 5,
+            "batch_size": 10,
+            "lr": 0.01,
+            "momentum": 0.9,
+        },
         "engine": {"name": "vectorised", "device": "cpu"},
     }
     if algorithm != "fedavg":
@@ -42,7 +50,11 @@ def metrics(settings: Mapping[str, Any], done: int | None = None) -> list[dict[s
     lines, seconds = [], 0.0
     for r in range(1, (done or settings["rounds"]) + 1):
         seconds += 0.4 + 0.2 * float(rng.random())
-        accuracy = min(1.0, TOP.get(name, 0.9) * (1 - 0.8 * math.exp(-r / SPEED.get(name, 9.0))) + float(rng.normal(0, 0.02)))
+        accuracy = min(
+            1.0,
+            TOP.get(name, 0.9) * (1 - 0.8 * math.exp(-r / SPEED.get(name, 9.0)))
+            + float(rng.normal(0, 0.02)),
+        )
         means = 0 if name == "fedavg" else 5920
         line = {"round": r, "local_loss": 1.5 * math.exp(-r / 9), "seconds": seconds}
         if r % settings["evaluate_every"] == 0:
@@ -62,13 +74,23 @@ def write_lines(folder: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def run_folder(
-    folder: Path, settings: Mapping[str, Any], *, done: int | None = None, command: str = "fedmix run digits", classes: int = 10
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    done: int | None = None,
+    command: str = "fedmix run digits",
+    classes: int = 10,
 ) -> Path:
     """A whole run folder; unfinished after `done` rounds if given."""
     folder.mkdir(parents=True)
     (folder / "experiment.toml").write_text(tomli_w.dumps(settings))
     write_lines(folder, metrics(settings, done))
-    environment = {"fedmix": "0.1.0", "python": "3.11.4", "torch": "2.13.0", "device": "cpu (x86_64, 2 threads)"}
+    environment = {
+        "fedmix": "0.1.0",
+        "python": "3.11.4",
+        "torch": "2.13.0",
+        "device": "cpu (x86_64, 2 threads)",
+    }
     about = {"commit": "0123456789ab", "started": "2026-01-05T10:00:00+00:00", "command": command}
     (folder / "environment.json").write_text(json.dumps(environment | about))
     rng = np.random.default_rng(settings["seed"])
@@ -81,14 +103,19 @@ def run_folder(
     )
     if done is None:
         privacy = (
-            "No formal guarantee: means of m=all samples with no noise." if "exchange" in settings else "No means are exchanged."
+            "No formal guarantee: means of m=all samples with no noise."
+            if "exchange" in settings
+            else "No means are exchanged."
         )
         (folder / "summary.json").write_text(
             json.dumps({"score_name": "accuracy", "rounds": settings["rounds"], "privacy": privacy})
         )
     if "exchange" in settings:
         samples = rng.random((12, 1, 8, 8), np.float32)
-        save_file({"means": samples.mean(0, keepdims=True).repeat(12, 0), "samples": samples}, folder / "gallery.safetensors")
+        save_file(
+            {"means": samples.mean(0, keepdims=True).repeat(12, 0), "samples": samples},
+            folder / "gallery.safetensors",
+        )
     return folder
 
 
@@ -97,5 +124,9 @@ def study(folder: Path, rounds: int = 40) -> Path:
     for algorithm in SPEED:
         for seed in range(3):
             command = f"fedmix run digits --algorithm {algorithm} --seed {seed} --rounds {rounds} --out runs"
-            run_folder(folder / f"digits-{algorithm}-s{seed}", spec(algorithm, seed, rounds), command=command)
+            run_folder(
+                folder / f"digits-{algorithm}-s{seed}",
+                spec(algorithm, seed, rounds),
+                command=command,
+            )
     return folder

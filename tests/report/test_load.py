@@ -16,7 +16,9 @@ from tests.report.folders import metrics, run_folder, spec, study, write_lines
 
 
 def test_runs_are_found_up_to_two_levels_deep_and_each_once(tmp_path: Path) -> None:
-    near, far = (run_folder(tmp_path / name, spec(seed=i)) for i, name in enumerate(("near", "sweep/far")))
+    near, far = (
+        run_folder(tmp_path / name, spec(seed=i)) for i, name in enumerate(("near", "sweep/far"))
+    )
     run_folder(tmp_path / "a/b/too-far", spec(seed=2))
     assert [run.folder for run in load_runs([tmp_path, near])] == [near, far]
 
@@ -54,31 +56,65 @@ def test_a_run_that_was_given_more_rounds_is_unfinished(tmp_path: Path) -> None:
 
 
 def damage(name: str, content: str | bytes) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return lambda folder: (folder / name).write_bytes(
+        content.encode() if isinstance(content, str) else content
+    )
 
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (damage("metrics.jsonl", '{"round": 1}\nnonsense\n{"round": 3}\n'), r"metrics\.jsonl, line 2, is not valid JSON"),
-        (damage("metrics.jsonl", '{"round": 2}\n{"round": 2}\n'), r"line 2: round 2 comes after round 2"),
-        (damage("metrics.jsonl", '{"round": 1, "seconds": "long"}\n'), r"line 1: seconds is not a number"),
+        (
+            damage("metrics.jsonl", '{"round": 1}\nnonsense\n{"round": 3}\n'),
+            r"metrics\.jsonl, line 2, is not valid JSON",
+        ),
+        (
+            damage("metrics.jsonl", '{"round": 2}\n{"round": 2}\n'),
+            r"line 2: round 2 comes after round 2",
+        ),
+        (
+            damage("metrics.jsonl", '{"round": 1, "seconds": "long"}\n'),
+            r"line 1: seconds is not a number",
+        ),
         (damage("metrics.jsonl", "[1]\n[2]\n"), r"line 1, is not an object with a round"),
-        (damage("metrics.jsonl", '{"round": 1}\n' + "[" * 100_000 + '\n{"round": 2}\n'), r"line 2, is not valid JSON"),
+        (
+            damage("metrics.jsonl", '{"round": 1}\n' + "[" * 100_000 + '\n{"round": 2}\n'),
+            r"line 2, is not valid JSON",
+        ),
         (damage("summary.json", "[]"), r"summary\.json does not hold a JSON object"),
-        (damage("summary.json", "[" * 100_000), r"summary\.json is not valid JSON \(nested too deeply\)"),
+        (
+            damage("summary.json", "[" * 100_000),
+            r"summary\.json is not valid JSON \(nested too deeply\)",
+        ),
         (damage("environment.json", b"\xff\xfe{"), r"environment\.json is not valid JSON"),
         (damage("experiment.toml", "seed = "), r"experiment\.toml is not valid TOML"),
         (damage("experiment.toml", 'target = "high"'), r"target is not a number"),
-        (damage("clients.json", '{"classes": 2, "sizes": [3], "counts": [[1, 1, 1]]}'), r"one row per client"),
-        (damage("clients.json", '{"classes": 2, "sizes": [-3], "counts": []}'), r"sizes are not numbers of samples"),
-        (damage("clients.json", '{"classes": 2, "sizes": [3], "counts": [[1], [2, 3]]}'), r"counts are not numbers of samples"),
-        (damage("clients.json", '{"sizes": [3, 4], "scores": [0.5]}'), r"scores are not one number per client"),
-        (damage("clients.json", '{"sizes": [3, 4], "scores": [0.5, "high"]}'), r"scores are not one number per client"),
+        (
+            damage("clients.json", '{"classes": 2, "sizes": [3], "counts": [[1, 1, 1]]}'),
+            r"one row per client",
+        ),
+        (
+            damage("clients.json", '{"classes": 2, "sizes": [-3], "counts": []}'),
+            r"sizes are not numbers of samples",
+        ),
+        (
+            damage("clients.json", '{"classes": 2, "sizes": [3], "counts": [[1], [2, 3]]}'),
+            r"counts are not numbers of samples",
+        ),
+        (
+            damage("clients.json", '{"sizes": [3, 4], "scores": [0.5]}'),
+            r"scores are not one number per client",
+        ),
+        (
+            damage("clients.json", '{"sizes": [3, 4], "scores": [0.5, "high"]}'),
+            r"scores are not one number per client",
+        ),
         (damage("gallery.safetensors", b"\x80\x04pickle"), r"gallery\.safetensors is damaged"),
     ],
 )
-def test_damage_is_named_by_file_and_place(tmp_path: Path, spoil: Callable[[Path], object], said: str) -> None:
+def test_damage_is_named_by_file_and_place(
+    tmp_path: Path, spoil: Callable[[Path], object], said: str
+) -> None:
     folder = run_folder(tmp_path / "run", spec(rounds=3))
     spoil(folder)
     with pytest.raises(BadInput, match=said) as caught:
@@ -95,14 +131,19 @@ def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_runs_that_measure_different_things_are_reported_apart(tmp_path: Path) -> None:
     run_folder(tmp_path / "a", spec(rounds=2))
-    write_lines(run_folder(tmp_path / "b", spec(seed=1, rounds=2)), [{"round": 1, "mse": 2.0}, {"round": 2, "mse": 1.0}])
+    write_lines(
+        run_folder(tmp_path / "b", spec(seed=1, rounds=2)),
+        [{"round": 1, "mse": 2.0}, {"round": 2, "mse": 1.0}],
+    )
     with pytest.raises(BadInput, match=r"accuracy in .*a and mse in .*b"):
         load_runs([tmp_path])
 
 
 def test_a_diverged_run_does_not_look_like_a_good_one(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", spec(rounds=3))
-    write_lines(folder, [{"round": 1, "mse": 2.0}, {"round": 2, "mse": 5.0}, {"round": 3, "mse": math.nan}])
+    write_lines(
+        folder, [{"round": 1, "mse": 2.0}, {"round": 2, "mse": 5.0}, {"round": 3, "mse": math.nan}]
+    )
     [row] = table(load_runs([folder])).rows
     assert row.last.text() == "not finite"
     assert row.best.mean == 2.0
@@ -113,23 +154,43 @@ def test_runs_that_differ_only_in_seed_form_a_group(tmp_path: Path) -> None:
     run_folder(tmp_path / "other", spec("fedmix", 0, 2, objective={"lam": 0.2}))
     run_folder(tmp_path / "tenth", spec("fedmix", 10, 2))
     groups = grouped(load_runs([tmp_path]))
-    assert [group.label for group in groups] == ["fedavg", "fedmix λ=0.05", "fedmix λ=0.2", "naivemix"]
+    assert [group.label for group in groups] == [
+        "fedavg",
+        "fedmix λ=0.05",
+        "fedmix λ=0.2",
+        "naivemix",
+    ]
     assert [run.seed for run in groups[1].runs] == ["0", "1", "2", "10"]
 
 
 def test_a_label_says_no_more_than_it_must(tmp_path: Path) -> None:
     for i, (m, noise) in enumerate(((1, 0.0), (1, 0.1), ("all", 0.1))):
         run_folder(tmp_path / str(i), spec(rounds=1, exchange={"m": m, "noise": noise}))
-    assert [group.label for group in grouped(load_runs([tmp_path]))] == ["fedmix M=1 σ=0.1", "fedmix M=all", "fedmix σ=0.0"]
+    assert [group.label for group in grouped(load_runs([tmp_path]))] == [
+        "fedmix M=1 σ=0.1",
+        "fedmix M=all",
+        "fedmix σ=0.0",
+    ]
 
 
-def test_of_settings_that_vary_together_a_label_has_the_one_that_is_the_point(tmp_path: Path) -> None:
+def test_of_settings_that_vary_together_a_label_has_the_one_that_is_the_point(
+    tmp_path: Path,
+) -> None:
     """M before the cut-off that is set with it, and a data set's name before its λ."""
-    for i, (data, lam, m) in enumerate((("digits", 0.1, 5), ("digits", 0.1, 20), ("cifar10", 0.2, 5), ("cifar10", 0.2, 20))):
-        settings = spec(rounds=1, data={"name": data}, objective={"lam": lam}, exchange={"m": m, "cutoff": m})
+    for i, (data, lam, m) in enumerate(
+        (("digits", 0.1, 5), ("digits", 0.1, 20), ("cifar10", 0.2, 5), ("cifar10", 0.2, 20))
+    ):
+        settings = spec(
+            rounds=1, data={"name": data}, objective={"lam": lam}, exchange={"m": m, "cutoff": m}
+        )
         run_folder(tmp_path / str(i), settings)
     found = [group.label for group in grouped(load_runs([tmp_path]))]
-    assert found == ["fedmix cifar10 M=5", "fedmix cifar10 M=20", "fedmix digits M=5", "fedmix digits M=20"]
+    assert found == [
+        "fedmix cifar10 M=5",
+        "fedmix cifar10 M=20",
+        "fedmix digits M=5",
+        "fedmix digits M=20",
+    ]
 
 
 def test_a_group_has_the_name_that_its_algorithm_has_on_the_command_line(tmp_path: Path) -> None:
@@ -147,7 +208,9 @@ def test_a_group_has_the_name_that_its_algorithm_has_on_the_command_line(tmp_pat
 
 
 def test_control_characters_do_not_reach_a_terminal(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path / "run", spec(rounds=1, objective={"name": "fedmix"}, data={"name": "a\x1b[2Jb"}))
+    folder = run_folder(
+        tmp_path / "run", spec(rounds=1, objective={"name": "fedmix"}, data={"name": "a\x1b[2Jb"})
+    )
     assert "\x1b" not in json.dumps(dict(load_runs([folder])[0].settings), ensure_ascii=False)
 
 

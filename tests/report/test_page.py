@@ -51,7 +51,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report on three algorithms with three seeds, and a hostile unfinished run."""
     folder = tmp_path_factory.mktemp("report")
     study(folder / "runs")
-    named = spec("fedmix", 0, 40, objective={"lam": 0.2}, data={"name": HOSTILE}, exchange={"m": HOSTILE})
+    named = spec(
+        "fedmix", 0, 40, objective={"lam": 0.2}, data={"name": HOSTILE}, exchange={"m": HOSTILE}
+    )
     run_folder(folder / "runs/hostile", named, done=23, command=f"fedmix run {HOSTILE}")
     write_html(load_runs([folder / "runs"]), folder / "report.html")
     return folder / "report.html"
@@ -70,10 +72,16 @@ def test_figures_are_valid_to_plotly(written: Path) -> None:
     import plotly.graph_objects as go  # type: ignore[import-untyped]
 
     page = Reader(written.read_text("utf-8"))
-    assert len(page.figures) == sum("chart" in (a.get("class") or "").split() for _, a in page.elements)
-    assert len(page.figures) == 2 * (5 + 1) + 2  # for each of two data sets five curves, rounds to target, a heat map
+    assert len(page.figures) == sum(
+        "chart" in (a.get("class") or "").split() for _, a in page.elements
+    )
+    assert (
+        len(page.figures) == 2 * (5 + 1) + 2
+    )  # for each of two data sets five curves, rounds to target, a heat map
     for figure in page.figures:
-        go.Figure(data=figure["data"], layout=figure["layout"])  # raises on anything it does not know
+        go.Figure(
+            data=figure["data"], layout=figure["layout"]
+        )  # raises on anything it does not know
 
 
 def test_hostile_text_stays_text(written: Path) -> None:
@@ -82,7 +90,9 @@ def test_hostile_text_stays_text(written: Path) -> None:
     assert "<script>window.hacked" not in text
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
     assert all(tag != "img" or (a["src"] or "").startswith("data:") for tag, a in page.elements)
-    assert not re.search(r"<(?!/?b>)\w", json.dumps([[t.get("name") for t in f["data"]] for f in page.figures]))
+    assert not re.search(
+        r"<(?!/?b>)\w", json.dumps([[t.get("name") for t in f["data"]] for f in page.figures])
+    )
 
 
 def test_the_page_says_what_the_runs_said(written: Path) -> None:
@@ -108,8 +118,12 @@ def test_many_clients_are_cut_and_it_is_said(tmp_path: Path) -> None:
 
 def test_regression_without_classes_or_pictures(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", spec("fedavg", rounds=3))
-    write_lines(folder, [{"round": r, "mse": 3000.0 / r, "loss": float("nan")} for r in range(1, 4)])
-    (folder / "clients.json").write_text(json.dumps({"classes": None, "sizes": [3, 5, 4], "counts": []}))
+    write_lines(
+        folder, [{"round": r, "mse": 3000.0 / r, "loss": float("nan")} for r in range(1, 4)]
+    )
+    (folder / "clients.json").write_text(
+        json.dumps({"classes": None, "sizes": [3, 5, 4], "counts": []})
+    )
     page = report(folder, tmp_path / "a.html")
     assert page.figures[0]["data"][0]["y"] == [3000, 1500, 1000]
     assert page.figures[1]["data"][0]["y"] == [None] * 3
@@ -132,7 +146,9 @@ def test_seeds_that_differ_in_privacy(tmp_path: Path) -> None:
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", spec(rounds=3), done=1)
     (folder / "metrics.jsonl").write_text("")
-    assert [figure["data"][0]["type"] for figure in report(folder, tmp_path / "a.html").figures] == ["heatmap"]
+    assert [
+        figure["data"][0]["type"] for figure in report(folder, tmp_path / "a.html").figures
+    ] == ["heatmap"]
 
 
 def test_nothing_is_left_where_it_cannot_be_written(tmp_path: Path) -> None:
@@ -152,7 +168,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (400, "light"), (400, "dark")])
-def test_every_chart_is_drawn_in_chromium(browser: Page, written: Path, width: int, scheme: str) -> None:
+def test_every_chart_is_drawn_in_chromium(
+    browser: Page, written: Path, width: int, scheme: str
+) -> None:
     browser.open(written, width, scheme=scheme)
     drawn = "[...document.querySelectorAll('.chart')].map(c => c.querySelectorAll('.trace, .hm image').length)"
     assert all(traces > 0 for traces in browser.evaluate(drawn))
@@ -176,11 +194,15 @@ def test_charts_fit_the_paper_and_the_window(browser: Page, written: Path, tmp_p
 
 
 def test_scores_by_clients_samples(tmp_path: Path) -> None:
-    """Twelve clients in ten parts: the two smallest, the next two, then one each; a client without a score leaves a gap."""
+    """Twelve clients in ten parts: the two smallest, the next two, then one each; a client without
+    a score leaves a gap.
+    """
     folder = run_folder(tmp_path / "run", spec(rounds=2))
     sizes = [10 * k for k in range(12, 0, -1)]
     scores = [k / 100 for k in range(12, 0, -1)]
-    (folder / "clients.json").write_text(json.dumps({"classes": None, "sizes": sizes, "scores": [None, *scores[1:]]}))
+    (folder / "clients.json").write_text(
+        json.dumps({"classes": None, "sizes": sizes, "scores": [None, *scores[1:]]})
+    )
     [trace] = next(
         figure["data"] for figure in report(folder, tmp_path / "a.html").figures
         if figure["layout"].get("xaxis", {}).get("title", {}).get("text") == "training samples of a client"

@@ -25,7 +25,13 @@ def scored(folder: Path, seed: int, scores: list[float], **sections: dict[str, o
     """A run with these accuracies, 2 s and 10 MB a round."""
     made = run_folder(folder, spec("fedmix", seed, len(scores), **sections))
     lines = [
-        {"round": r, "accuracy": a, "seconds": 2.0 * r, "bytes_up": 4_000_000 * r, "bytes_down": 6_000_000 * r}
+        {
+            "round": r,
+            "accuracy": a,
+            "seconds": 2.0 * r,
+            "bytes_up": 4_000_000 * r,
+            "bytes_down": 6_000_000 * r,
+        }
         for r, a in enumerate(scores, 1)
     ]
     write_lines(made, lines)
@@ -40,7 +46,12 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     assert row.last.deviation == pytest.approx(math.sqrt(2 * 0.1**2))  # n - 1 = 1
     assert row.best.mean == pytest.approx(0.75)
     assert row.last_ten.mean == pytest.approx((2.2 / 3 + 1.3 / 3) / 2)
-    assert (row.to_target.mean, row.to_target.deviation, row.reached, row.runs) == (2, None, 1, 2)  # the target is 0.88
+    assert (row.to_target.mean, row.to_target.deviation, row.reached, row.runs) == (
+        2,
+        None,
+        1,
+        2,
+    )  # the target is 0.88
     assert (row.seconds.mean, row.bytes_up.mean, row.bytes_down.mean) == (6, 12e6, 18e6)
 
 
@@ -69,7 +80,9 @@ def test_cells_are_in_units_for_people(tmp_path: Path) -> None:
 
 def test_lower_is_better_for_squared_errors(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a", spec(rounds=3) | {"target": 3.0})
-    write_lines(folder, [{"round": 1, "mse": 5.0}, {"round": 2, "mse": 2.0}, {"round": 3, "mse": 4.0}])
+    write_lines(
+        folder, [{"round": 1, "mse": 5.0}, {"round": 2, "mse": 2.0}, {"round": 3, "mse": 4.0}]
+    )
     [row] = table(load_runs([folder])).rows
     assert (row.best.mean, row.to_target.mean, row.last.mean) == (2, 2, 4)
 
@@ -78,7 +91,10 @@ def test_unfinished_and_not_evaluated_runs_have_a_place(tmp_path: Path) -> None:
     run_folder(tmp_path / "a", spec(rounds=9), done=3)
     (run_folder(tmp_path / "b", spec("fedavg", rounds=9), done=1) / "metrics.jsonl").write_text("")
     made = table(load_runs([tmp_path]))
-    assert [made.cells(row)[0] for row in made.rows] == ["fedavg (unfinished)", "fedmix (unfinished)"]
+    assert [made.cells(row)[0] for row in made.rows] == [
+        "fedavg (unfinished)",
+        "fedmix (unfinished)",
+    ]
     assert made.cells(made.rows[0])[2] == "–"
 
 
@@ -103,7 +119,9 @@ def test_a_terminal_shows_labels_as_they_are_and_numbers_whole(tmp_path: Path) -
 
 def test_a_band_is_mean_and_range_over_the_runs_that_got_there(tmp_path: Path) -> None:
     scored(tmp_path / "a", 0, [0.2, 0.6, 0.8])
-    write_lines(scored(tmp_path / "b", 1, [0.4, 0.4, 0.4]), [{"round": 1, "accuracy": 0.4, "seconds": 4.0}])
+    write_lines(
+        scored(tmp_path / "b", 1, [0.4, 0.4, 0.4]), [{"round": 1, "accuracy": 0.4, "seconds": 4.0}]
+    )
     values = band(load_runs([tmp_path]), "accuracy", "seconds")
     np.testing.assert_allclose(values.mean, [0.3, 0.6, 0.8])
     np.testing.assert_allclose(values.low, [0.2, 0.6, 0.8])
@@ -139,13 +157,21 @@ def drawn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> "Figure":
 
 def test_each_data_set_has_axes_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, lam in (("digits", 0.1), ("digits", 0.2), (r"$\frac", 0.1)):
-        scored(tmp_path / f"{name[1:]}-{lam}", 0, [0.5, 0.6], data={"name": name}, objective={"lam": lam})
+        scored(
+            tmp_path / f"{name[1:]}-{lam}",
+            0,
+            [0.5, 0.6],
+            data={"name": name},
+            objective={"lam": lam},
+        )
     write_lines(run_folder(tmp_path / "begun", spec(rounds=2, data={"name": "begun"})), [])
     axes = drawn(tmp_path, monkeypatch).axes
     assert {one.get_title(): len(one.lines) for one in axes} == {"digits": 2, r"$\frac": 1}
 
 
-def test_a_long_legend_is_beside_the_curves_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_legend_is_beside_the_curves_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There are 8 colours with 4 dashes each, so the 33rd line has axes of its own."""
     for i in range(33):
         long = {"name": "fedmix " + "and more " * (9 if i == 4 else 1)}
@@ -162,7 +188,9 @@ def test_a_long_legend_is_beside_the_curves_and_whole(tmp_path: Path, monkeypatc
         assert inside.x1 <= legend.x0 < legend.x1 <= figure.bbox.x1
         assert figure.bbox.y0 <= legend.y0 < legend.y1 <= figure.bbox.y1
         assert inside.width > 0.4 * figure.bbox.width
-        assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == len(axes.lines)
+        assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == len(
+            axes.lines
+        )
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
@@ -179,4 +207,9 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
 def test_importing_the_report_brings_no_heavy_library() -> None:
     heavy = "plotly", "matplotlib", "rich", "jinja2", "PIL"
     code = f"import sys, fedmix.report; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

@@ -11,7 +11,9 @@ from fedmix.runs import environment
 
 def git(folder: Path, *words: str) -> str:
     named = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
-    return subprocess.run(["git", "-C", str(folder), *named, *words], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["git", "-C", str(folder), *named, *words], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_the_commit_is_that_of_a_checkout_and_not_of_a_repository_around_an_installed_copy(
@@ -32,8 +34,12 @@ def test_the_commit_is_that_of_a_checkout_and_not_of_a_repository_around_an_inst
     assert commit(project / ".venv") == commit(alone) == ""
 
 
-@pytest.mark.parametrize(("threads", "said"), [(1, "cpu (A chip, 1 thread)"), (2, "cpu (A chip, 2 threads)")])
-def test_a_cpu_is_named_with_its_threads(threads: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("threads", "said"), [(1, "cpu (A chip, 1 thread)"), (2, "cpu (A chip, 2 threads)")]
+)
+def test_a_cpu_is_named_with_its_threads(
+    threads: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(environment, "cpu", lambda: "A chip")
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert environment.environment(torch.device("cpu"), "")["device"] == said

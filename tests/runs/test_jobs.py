@@ -25,17 +25,36 @@ from tests.runs.test_runs import same_run
 from tests.test_cli import fedmix
 from tests.training.test_failures import collapsing
 
-TABLE = ["reproduce", "epochs", "--rows", "fedavg,fedmix", "--columns", "1", "--scale", "small", "--rounds", "30"]
+TABLE = [
+    "reproduce",
+    "epochs",
+    "--rows",
+    "fedavg,fedmix",
+    "--columns",
+    "1",
+    "--scale",
+    "small",
+    "--rounds",
+    "30",
+]
 
 
 def digits(**settings: Any) -> Experiment:
-    return experiment("digits", "fedavg").with_settings({"rounds": 2, "data.local_share": 0.1} | settings)
+    return experiment("digits", "fedavg").with_settings(
+        {"rounds": 2, "data.local_share": 0.1} | settings
+    )
 
 
 def processes(folder: Path) -> list[int]:
     """Children that work in a folder."""
-    listed = subprocess.run(["ps", "-ewwo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return [int(line.split()[0]) for line in listed if "fedmix.runs.jobs" in line and str(folder) in line]
+    listed = subprocess.run(
+        ["ps", "-ewwo", "pid,args"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    return [
+        int(line.split()[0])
+        for line in listed
+        if "fedmix.runs.jobs" in line and str(folder) in line
+    ]
 
 
 def test_stopped_and_continued_they_end_as_one_after_the_other_does(
@@ -73,7 +92,11 @@ def test_stopped_and_continued_they_end_as_one_after_the_other_does(
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_why_a_run_of_a_table_was_lost_is_said_once(
-    quiet: bool, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    quiet: bool,
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     args = [
         *TABLE,
@@ -102,28 +125,58 @@ def test_each_outcome_arrives(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "refused": digits(**{"data.clients": 6, "training.clients_per_round": 7}),
     }
     runs = [Run(spec, tmp_path / name) for name, spec in wanted.items()]
-    found = {run.folder.name: outcome for run, outcome in run_each(runs, tmp_path / "nowhere", quiet=False, jobs=2)}
+    found = {
+        run.folder.name: outcome
+        for run, outcome in run_each(runs, tmp_path / "nowhere", quiet=False, jobs=2)
+    }
     *unreadable, good, diverged, collapsed, refused = (found[name] for name in wanted)
-    assert all(isinstance(error, DataError) and "there are no parquet files" in str(error) for error in unreadable)
+    assert all(
+        isinstance(error, DataError) and "there are no parquet files" in str(error)
+        for error in unreadable
+    )
     assert good == runs[2].summary
     assert isinstance(diverged, Diverged)
     assert (diverged.round, diverged.step) == (1, 1)
     assert isinstance(collapsed, Collapsed)
-    assert str(collapsed).startswith(f"after round {collapsed.round} the model is hardly better than a guess: ")
+    assert str(collapsed).startswith(
+        f"after round {collapsed.round} the model is hardly better than a guess: "
+    )
     assert isinstance(refused, BadInput)
     assert "training.clients_per_round=7 is more than the 6 clients" in str(refused)
     said = capsys.readouterr().err.splitlines()
-    assert [line for line in said if "started" in line] == [f"[{i}/6] digits fedavg seed 0   started" for i in (3, 4, 5, 6)]
-    ended = ("round 2/2  accuracy", "round 1, client", f"after round {collapsed.round} the", "training.clients_per_round=7")
+    assert [line for line in said if "started" in line] == [
+        f"[{i}/6] digits fedavg seed 0   started" for i in (3, 4, 5, 6)
+    ]
+    ended = (
+        "round 2/2  accuracy",
+        "round 1, client",
+        f"after round {collapsed.round} the",
+        "training.clients_per_round=7",
+    )
     for number, end in enumerate(ended, 3):
-        assert [line for line in said if line.startswith(f"[{number}/6] digits fedavg seed 0   {end}")]
+        assert [
+            line for line in said if line.startswith(f"[{number}/6] digits fedavg seed 0   {end}")
+        ]
 
 
 def test_killed_processes_are_told_and_none_is_left(tmp_path: Path) -> None:
     """First a child is killed from outside, then its parent: the other child must not go on alone."""
-    options = ["--algorithms", "fedavg", "--seeds", "2", "--rounds", "1000000", "--out", tmp_path, "--jobs", "2"]
+    options = [
+        "--algorithms",
+        "fedavg",
+        "--seeds",
+        "2",
+        "--rounds",
+        "1000000",
+        "--out",
+        tmp_path,
+        "--jobs",
+        "2",
+    ]
     command = [sys.executable, "-m", "fedmix.cli.app", "compare", "digits", *map(str, options)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stderr
         for line in parent.stderr:
             if line.startswith("[2/2] "):
@@ -131,7 +184,10 @@ def test_killed_processes_are_told_and_none_is_left(tmp_path: Path) -> None:
         first, second = processes(tmp_path)
         os.kill(first, signal.SIGKILL)
         told = next(line for line in parent.stderr if "killed" in line)
-        assert "  its process was killed by signal 9 (Killed), perhaps for lack of memory; the same command" in told
+        assert (
+            "  its process was killed by signal 9 (Killed), perhaps for lack of memory; the same "
+            "command" in told
+        )
         assert processes(tmp_path) == [second]
         parent.kill()
         parent.wait()
@@ -163,11 +219,18 @@ def test_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_terminal_has_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = StringIO()
-    monkeypatch.setattr(progress, "console", lambda: Console(file=screen, force_terminal=True, width=120, highlight=False))
+    monkeypatch.setattr(
+        progress,
+        "console",
+        lambda: Console(file=screen, force_terminal=True, width=120, highlight=False),
+    )
     live = progress.bars(quiet=False)
     assert live
     with live:
-        one, two = (Progress(f"digits seed {i}", digits(), f"{i + 1}/2", quiet=False, among=live) for i in (0, 1))
+        one, two = (
+            Progress(f"digits seed {i}", digits(), f"{i + 1}/2", quiet=False, among=live)
+            for i in (0, 1)
+        )
         one.update({"round": 1, "accuracy": 0.5, "loss": 2.0})
         two.update({"round": 2, "accuracy": 0.25, "loss": 3.0})
         two.leave()

@@ -14,7 +14,19 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, Objective, Proximal, Supervised, Training, data, record
+from fedmix import (
+    BadInput,
+    Exchange,
+    Federation,
+    FedMix,
+    Hidden,
+    Objective,
+    Proximal,
+    Supervised,
+    Training,
+    data,
+    record,
+)
 from fedmix.cli.app import app
 from fedmix.core.types import Batch, Params
 from fedmix.models import Model, initialised
@@ -50,7 +62,9 @@ def federation(
     objective = objective or FedMix(lam=0.1)
     how = Exchange(m=5) if objective.needs.means else None
     net = net or initialised(small, seed)
-    return Federation(net, samples or arrays(), objective, TRAINING, seed=seed, **({"exchange": how} | more))
+    return Federation(
+        net, samples or arrays(), objective, TRAINING, seed=seed, **({"exchange": how} | more)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +77,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Federation, d
 def test_stopped_and_gone_on_with_it_ends_the_same(
     tmp_path: Path, whole: tuple[Path, Federation, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C in mid-run, then the end, then what is done already, then more rounds: each time the weights of a plain run."""
+    """Ctrl-C in mid-run, then the end, then what is done already, then more rounds: each time the
+    weights of a plain run.
+    """
     tell = Progress.update
 
     def interrupt(self: Progress, line: dict[str, Any]) -> None:
@@ -74,7 +90,9 @@ def test_stopped_and_gone_on_with_it_ends_the_same(
     handler = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patched:
         patched.setattr(Progress, "update", interrupt)
-        with pytest.raises(KeyboardInterrupt, match="stopped after round 2; run the same again to go on"):
+        with pytest.raises(
+            KeyboardInterrupt, match="stopped after round 2; run the same again to go on"
+        ):
             record(federation(), tmp_path, rounds=4, target=0.5)
     assert not (tmp_path / "summary.json").exists()
     assert signal.getsignal(signal.SIGINT) is handler
@@ -92,7 +110,9 @@ def test_stopped_and_gone_on_with_it_ends_the_same(
     summary = record(longer, tmp_path, rounds=6, target=0.5)
     folder, trained, expected = whole
     assert same_run(tmp_path, folder)
-    assert {k: v for k, v in summary.items() if k != "seconds"} == {k: v for k, v in expected.items() if k != "seconds"}
+    assert {k: v for k, v in summary.items() if k != "seconds"} == {
+        k: v for k, v in expected.items() if k != "seconds"
+    }
     assert all(torch.equal(longer.params[n], trained.params[n]) for n in trained.params)
     assert json.loads((tmp_path / "clients.json").read_text())["sizes"] == [10, 10, 10, 10]
 
@@ -104,27 +124,41 @@ def test_stopped_and_gone_on_with_it_ends_the_same(
         ({"seed": 1, "net": initialised(small, 0)}, r"seed is 0 there and 1 here"),
         ({"exchange": Exchange(m=2)}, r"exchange.m is 5 there and 2 here"),
         ({"engine": "sequential"}, r"engine.name is vectorised there and sequential here"),
-        ({"net": initialised(lambda: small(dropout=0.2), 0)}, r"model.layers is \w+ there and \w+ here"),
-        ({"net": initialised(lambda: small(width=6), 0)}, r"model.parameters is 32 there and 38 here"),
+        (
+            {"net": initialised(lambda: small(dropout=0.2), 0)},
+            r"model.layers is \w+ there and \w+ here",
+        ),
+        (
+            {"net": initialised(lambda: small(width=6), 0)},
+            r"model.parameters is 32 there and 38 here",
+        ),
         (
             {"net": initialised(small, 1)},
-            r"recorded.initial_weights is \w+ there and \w+ here; fedmix.models.initialised gives the same",
+            r"recorded.initial_weights is \w+ there and \w+ here; fedmix.models.initialised gives "
+            r"the same",
         ),
         ({"samples": arrays(clients=5)}, r"data.clients is 4 there and 5 here"),
         ({"samples": arrays(flip=1)}, r"recorded.samples is \w+ there and \w+ here"),
     ],
 )
-def test_another_federation_is_refused(made: dict[str, Any], said: str, whole: tuple[Path, Federation, dict[str, Any]]) -> None:
+def test_another_federation_is_refused(
+    made: dict[str, Any], said: str, whole: tuple[Path, Federation, dict[str, Any]]
+) -> None:
     before = {path.name: path.read_bytes() for path in whole[0].iterdir()}
     with pytest.raises(BadInput, match=rf"holds another experiment \({said}"):
         record(federation(**made), whole[0], rounds=6, target=0.5)
     assert {path.name: path.read_bytes() for path in whole[0].iterdir()} == before
 
 
-def test_what_cannot_be_recorded(tmp_path: Path, whole: tuple[Path, Federation, dict[str, Any]]) -> None:
+def test_what_cannot_be_recorded(
+    tmp_path: Path, whole: tuple[Path, Federation, dict[str, Any]]
+) -> None:
     folder, trained, _ = whole
     for wrong, said in (
-        ({"rounds": 5, "target": 0.5}, "holds this run with 6 rounds, more than 5; ask for 6 or more"),
+        (
+            {"rounds": 5, "target": 0.5},
+            "holds this run with 6 rounds, more than 5; ask for 6 or more",
+        ),
         ({"rounds": 0}, "rounds=0 must be at least 1"),
         ({"rounds": "6"}, "rounds='6' must be at least 1, and a whole number"),
         ({"rounds": 2, "evaluate_every": 0}, "evaluate_every=0 must be at least 1"),
@@ -133,7 +167,9 @@ def test_what_cannot_be_recorded(tmp_path: Path, whole: tuple[Path, Federation, 
     ):
         with pytest.raises(BadInput, match=said):
             record(federation(), folder, **wrong)
-    with pytest.raises(BadInput, match="what is to be recorded is the function federation; give a Federation"):
+    with pytest.raises(
+        BadInput, match="what is to be recorded is the function federation; give a Federation"
+    ):
         record(federation, tmp_path, rounds=1)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="has done 6 rounds; record a new one, which goes on from"):
         record(trained, tmp_path, rounds=8)
@@ -144,7 +180,9 @@ def test_what_cannot_be_recorded(tmp_path: Path, whole: tuple[Path, Federation, 
 
 @dataclass(frozen=True)
 class Tempered(Objective):
-    """The loss at a temperature, with an objective beside it and a parameter that is no plain value."""
+    """The loss at a temperature, with an objective beside it and a parameter that is no plain
+    value.
+    """
 
     beside: Objective
     temperature: Any
@@ -152,11 +190,16 @@ class Tempered(Objective):
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
         outputs = model(params, batch.x, batch.key) / float(self.temperature)
-        return batch_mean(model.loss.value(outputs, batch.y), batch.mask) + self.beside(model, params, anchor, batch)
+        return batch_mean(model.loss.value(outputs, batch.y), batch.mask) + self.beside(
+            model, params, anchor, batch
+        )
 
 
 def test_seeds_and_algorithms_are_reported(tmp_path: Path) -> None:
-    """From any thread. Runs that differ in their seed alone, and so in their first weights, are one group."""
+    """From any thread.
+
+    Runs that differ in their seed alone, and so in their first weights, are one group.
+    """
     objectives = {
         "fedmix": FedMix(lam=0.1),
         "prox": FedMix(lam=0.1) + Proximal(mu=0.2),
@@ -166,7 +209,11 @@ def test_seeds_and_algorithms_are_reported(tmp_path: Path) -> None:
         "sum": Supervised() + Tempered(Supervised(), 3),
     }
     with ThreadPoolExecutor(1) as pool:
-        made = [(tmp_path / f"{name}-{seed}", federation(seed, o)) for name, o in objectives.items() for seed in (0, 1)]
+        made = [
+            (tmp_path / f"{name}-{seed}", federation(seed, o))
+            for name, o in objectives.items()
+            for seed in (0, 1)
+        ]
         done = list(pool.map(lambda one: record(one[1], one[0], 1, quiet=True), made))
     names = ["fedmix", "fedmix+prox", "hidden-fedmix", "fedavg", "Tempered", "fedavg+Tempered"]
     assert [summary["algorithm"] for summary in done[::2]] == names
@@ -180,8 +227,12 @@ def test_seeds_and_algorithms_are_reported(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ["resume {0}", "run {0}/experiment.toml", "compare {0}/experiment.toml"])
-def test_commands_say_that_the_script_is_needed(command: str, whole: tuple[Path, Federation, dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    "command", ["resume {0}", "run {0}/experiment.toml", "compare {0}/experiment.toml"]
+)
+def test_commands_say_that_the_script_is_needed(
+    command: str, whole: tuple[Path, Federation, dict[str, Any]]
+) -> None:
     result = CliRunner().invoke(app, command.format(whole[0]).split())
     assert isinstance(result.exception, BadInput)
     assert str(result.exception).endswith(
@@ -218,7 +269,9 @@ class Shifting:
         return {0: [round_ + 2 * self.by]}
 
 
-def test_another_change_of_the_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_change_of_the_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By its name, its code, or what it takes from around it. The same one, made again, goes on."""
     functions: dict[str, Any] = {
         "name": looked_up, "closure": given([1, 2]), "array": given(np.arange(3)), "default": fixed, "object": Shifting(1),
@@ -226,23 +279,48 @@ def test_another_change_of_the_data_is_refused(tmp_path: Path, monkeypatch: pyte
         "code": lambda r: {0: [r]},
     }  # fmt: skip
     for name, changes in functions.items():
-        record(federation(objective=Supervised(), changes=changes), tmp_path / name, rounds=1, quiet=True)
+        record(
+            federation(objective=Supervised(), changes=changes),
+            tmp_path / name,
+            rounds=1,
+            quiet=True,
+        )
     again = functions | {
         "closure": given([1, 2]), "array": given(np.arange(3)), "object": Shifting(1), "method": Shifting(1).other,
         "partial": partial(fixed, rows=(7,)),
     }  # fmt: skip
     for name, changes in again.items():
-        assert record(federation(objective=Supervised(), changes=changes), tmp_path / name, rounds=2, quiet=True)["rounds"] == 2
+        assert (
+            record(
+                federation(objective=Supervised(), changes=changes),
+                tmp_path / name,
+                rounds=2,
+                quiet=True,
+            )["rounds"]
+            == 2
+        )
     others = again | {
         "name": fixed, "closure": given([1, 3]), "array": given(np.arange(3) * 2), "object": Shifting(2),
         "method": Shifting(2).other, "partial": partial(fixed, rows=(6,)), "constant": lambda _: {0: [9]},
         "code": lambda r: {0: [-r]}, "default": partial(fixed),
     }  # fmt: skip
     for name, changes in others.items():
-        with pytest.raises(BadInput, match=r"holds another experiment \(recorded.changes is \w+ there and \w+ here"):
-            record(federation(objective=Supervised(), changes=changes), tmp_path / name, rounds=3, quiet=True)
+        with pytest.raises(
+            BadInput, match=r"holds another experiment \(recorded.changes is \w+ there and \w+ here"
+        ):
+            record(
+                federation(objective=Supervised(), changes=changes),
+                tmp_path / name,
+                rounds=3,
+                quiet=True,
+            )
     with pytest.raises(BadInput, match=r"\(data.changes is true there and false here"):
         record(federation(objective=Supervised()), tmp_path / "name", rounds=3, quiet=True)
     monkeypatch.setitem(ROWS, 2, [6])
     with pytest.raises(BadInput, match=r"recorded.changes is"):
-        record(federation(objective=Supervised(), changes=looked_up), tmp_path / "name", rounds=3, quiet=True)
+        record(
+            federation(objective=Supervised(), changes=looked_up),
+            tmp_path / "name",
+            rounds=3,
+            quiet=True,
+        )

@@ -42,7 +42,10 @@ def same_run(a: Path, b: Path) -> bool:
     assert [p.name for p in a.glob("means-*")] == [p.name for p in b.glob("means-*")]
     names = ["checkpoint.safetensors", *(p.name for p in a.glob("means-*"))]
     ours, theirs = ([load_file(folder / name) for name in names] for folder in (a, b))
-    equal = [x.keys() == y.keys() and all(torch.equal(x[n], y[n]) for n in x) for x, y in zip(ours, theirs, strict=True)]
+    equal = [
+        x.keys() == y.keys() and all(torch.equal(x[n], y[n]) for n in x)
+        for x, y in zip(ours, theirs, strict=True)
+    ]
     return metrics(a) == metrics(b) and all(equal)
 
 
@@ -72,19 +75,26 @@ with mock.patch.object(Path, "unlink", killed):
 """
 
 
-def test_killed_before_the_last_rounds_old_means_are_removed_it_removes_them_later(tmp_path: Path) -> None:
+def test_killed_before_the_last_rounds_old_means_are_removed_it_removes_them_later(
+    tmp_path: Path,
+) -> None:
     """Means of hidden states have a new version in every round."""
     folder = tmp_path / "run"
     interrupted_at(folder, tiny(**{"objective.layer": 1}), 3)
     killed = subprocess.run([sys.executable, "-c", KILLED, folder], check=False)
     assert killed.returncode == -signal.SIGKILL
-    assert {p.name for p in folder.glob("means-*")} == {"means-3.safetensors", "means-4.safetensors"}
+    assert {p.name for p in folder.glob("means-*")} == {
+        "means-3.safetensors",
+        "means-4.safetensors",
+    }
     Run.open(folder).execute()
     assert {p.name for p in folder.glob("means-*")} == {"means-4.safetensors"}
 
 
 def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path) -> None:
-    """At least ten kills, some inside a write; then metrics and weights equal those of a run that was never stopped."""
+    """At least ten kills, some inside a write; then metrics and weights equal those of a run that
+    was never stopped.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -106,7 +116,9 @@ def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path) -> None:
     a, b = (Run(SPEC, tmp_path / name).summary for name in ("whole", "killed"))
     assert a is not None
     assert b is not None
-    assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+    assert {k: v for k, v in a.items() if k != "seconds"} == {
+        k: v for k, v in b.items() if k != "seconds"
+    }
 
 
 def test_folder_holds_what_it_should(tmp_path: Path) -> None:
@@ -123,7 +135,9 @@ def test_folder_holds_what_it_should(tmp_path: Path) -> None:
     assert summary["best"] == max(accuracies)
     assert summary["best_round"] == accuracies.index(max(accuracies)) + 1
     assert summary["mean_last_ten"] == pytest.approx(sum(accuracies) / 4)
-    assert summary["rounds_to_target"] == next((i + 1 for i, a in enumerate(accuracies) if a >= 0.15), None)
+    assert summary["rounds_to_target"] == next(
+        (i + 1 for i, a in enumerate(accuracies) if a >= 0.15), None
+    )
     assert json.loads((tmp_path / "environment.json").read_text())["command"] == "fedmix run digits"
     clients = json.loads((tmp_path / "clients.json").read_text())
     assert [sum(c) for c in clients["counts"]] == clients["sizes"]
@@ -132,7 +146,9 @@ def test_folder_holds_what_it_should(tmp_path: Path) -> None:
 
 
 def test_scores_by_client(tmp_path: Path) -> None:
-    """Patients are spread over clients with test samples of their own: weighted by these, the scores give the pooled one."""
+    """Patients are spread over clients with test samples of their own: weighted by these, the
+    scores give the pooled one.
+    """
     values = {
         "data": {"name": "diabetes", "clients": 8}, "model": {"name": "mlp"}, "objective": {"name": "fedavg"},
         "training": {"clients_per_round": 3}, "rounds": 2,
@@ -143,13 +159,17 @@ def test_scores_by_client(tmp_path: Path) -> None:
     tests = spec.build_data().test_clients
     assert tests is not None
     assert len(clients["scores"]) == len(clients["sizes"]) == 8
-    weighted = sum(s * n for s, n in zip(clients["scores"], tests.sizes, strict=True)) / tests.sizes.sum()
+    weighted = (
+        sum(s * n for s, n in zip(clients["scores"], tests.sizes, strict=True)) / tests.sizes.sum()
+    )
     assert weighted == pytest.approx(summary["last"], rel=1e-6)
     Run(tiny(rounds=1), tmp_path / "digits").execute()  # whose test samples belong to nobody
     assert "scores" not in json.loads((tmp_path / "digits/clients.json").read_text())
 
 
-def test_a_finished_run_is_not_run_again_but_can_be_made_longer(tmp_path: Path, whole: Path) -> None:
+def test_a_finished_run_is_not_run_again_but_can_be_made_longer(
+    tmp_path: Path, whole: Path
+) -> None:
     Run(tiny(rounds=2), tmp_path / "a").execute()
     rounds: list[int] = []
     Run(tiny(rounds=2), tmp_path / "a").execute(lambda line: rounds.append(line["round"]))
@@ -160,11 +180,15 @@ def test_a_finished_run_is_not_run_again_but_can_be_made_longer(tmp_path: Path, 
 
 
 def test_a_longer_run_that_is_killed_goes_on(tmp_path: Path, whole: Path) -> None:
-    """Made longer and stopped half-way, it is unfinished: it goes on to its new end, and no shorter one takes its place."""
+    """Made longer and stopped half-way, it is unfinished: it goes on to its new end, and no shorter
+    one takes its place.
+    """
     Run(tiny(rounds=1), tmp_path).execute()
     interrupted_at(tmp_path, tiny(), 3)
     assert Run.open(tmp_path).experiment.rounds == 4
-    with pytest.raises(BadInput, match="holds this run with 4 rounds, more than 1; ask for 4 or more"):
+    with pytest.raises(
+        BadInput, match="holds this run with 4 rounds, more than 1; ask for 4 or more"
+    ):
         Run(tiny(rounds=1), tmp_path).execute()
     assert Run.open(tmp_path).execute()["rounds"] == 4
     assert same_run(tmp_path, whole)
@@ -173,7 +197,9 @@ def test_a_longer_run_that_is_killed_goes_on(tmp_path: Path, whole: Path) -> Non
 def interrupted_at(folder: Path, spec: Experiment, stop: int) -> None:
     seen: list[int] = []
     with pytest.raises(Interrupted, match=f"stopped after round {stop}; go on with: fedmix resume"):
-        Run(spec, folder).execute(lambda line: seen.append(line["round"]), stopped=lambda: seen[-1:] == [stop - 1])
+        Run(spec, folder).execute(
+            lambda line: seen.append(line["round"]), stopped=lambda: seen[-1:] == [stop - 1]
+        )
 
 
 def test_a_torn_last_line_is_written_again(tmp_path: Path, whole: Path) -> None:
@@ -204,12 +230,19 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     interrupted_at(tmp_path, tiny(), 2)
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(BadInput, match=r"checkpoint\.safetensors is damaged .*; delete checkpoint.safetensors to start"):
+    with pytest.raises(
+        BadInput,
+        match=r"checkpoint\.safetensors is damaged .*; delete checkpoint.safetensors to start",
+    ):
         Run(tiny(), tmp_path).execute()
 
 
-def test_released_means_are_written_once_a_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FedMix on inputs exchanges once; on hidden states every round, and only the last version stays."""
+def test_released_means_are_written_once_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedMix on inputs exchanges once; on hidden states every round, and only the last version
+    stays.
+    """
     written: list[str] = []
 
     def noting(path: Path, content: bytes) -> None:
@@ -225,19 +258,27 @@ def test_released_means_are_written_once_a_version(tmp_path: Path, monkeypatch: 
     written.clear()
     Run(tiny(**{"objective.layer": 1}), tmp_path / "hidden").execute(checkpoint_seconds=0.0)
     assert [name for name in written if "means" in name or "checkpoint" in name] == [
-        name for version in (1, 2, 3, 4) for name in (f"means-{version}.safetensors", "checkpoint.safetensors")
+        name
+        for version in (1, 2, 3, 4)
+        for name in (f"means-{version}.safetensors", "checkpoint.safetensors")
     ]
     assert [p.name for p in (tmp_path / "hidden").glob("means-*")] == ["means-4.safetensors"]
     assert not set(runs.RELEASED) & load_file(tmp_path / "hidden" / "checkpoint.safetensors").keys()
 
 
 def test_killed_between_means_and_checkpoint(tmp_path: Path) -> None:
-    """The checkpoint names the means it goes with: a later version beside it is written again, an earlier one removed."""
+    """The checkpoint names the means it goes with: a later version beside it is written again, an
+    earlier one removed.
+    """
     spec = tiny(**{"objective.layer": 1})
     Run(spec, tmp_path / "whole").execute()
     interrupted_at(tmp_path / "killed", spec, 2)
-    (tmp_path / "killed" / "means-3.safetensors").write_bytes(b"of a process that died before its checkpoint")
-    (tmp_path / "killed" / "means-1.safetensors").write_bytes(b"of a process that died after its checkpoint")
+    (tmp_path / "killed" / "means-3.safetensors").write_bytes(
+        b"of a process that died before its checkpoint"
+    )
+    (tmp_path / "killed" / "means-1.safetensors").write_bytes(
+        b"of a process that died after its checkpoint"
+    )
     Run(spec, tmp_path / "killed").execute()
     assert same_run(tmp_path / "whole", tmp_path / "killed")
 
@@ -246,7 +287,8 @@ def test_lost_means_are_named(tmp_path: Path) -> None:
     interrupted_at(tmp_path, tiny(), 2)
     (tmp_path / "means-1.safetensors").unlink()
     with pytest.raises(
-        BadInput, match=r"means-1\.safetensors is damaged .*; delete checkpoint.safetensors to start this run anew"
+        BadInput,
+        match=r"means-1\.safetensors is damaged .*; delete checkpoint.safetensors to start this run anew",
     ):
         Run(tiny(), tmp_path).execute()
 
@@ -266,7 +308,9 @@ def test_another_experiment_does_not_overwrite(tmp_path: Path) -> None:
     for gone in ("", "summary.json", "checkpoint.safetensors"):
         if gone:
             (tmp_path / gone).unlink()
-        with pytest.raises(BadInput, match=r"holds another experiment \(objective.lam is 0.05 there and 0.2 here\)"):
+        with pytest.raises(
+            BadInput, match=r"holds another experiment \(objective.lam is 0.05 there and 0.2 here\)"
+        ):
             Run(tiny(rounds=1, **{"objective.lam": 0.2}), tmp_path).execute()
 
 
@@ -279,16 +323,27 @@ def test_a_finished_run_whose_spec_was_edited_says_so(tmp_path: Path) -> None:
 
 def test_scores_that_are_not_finite_stay_valid_json() -> None:
     """A model that overflows only in evaluation: null in the files, and a summary of what there is."""
-    lines = [{"round": r, "mse": m, "seconds": 1.0, "bytes_up": 0, "bytes_down": 0} for r, m in ((1, 0.5), (2, None), (3, 0.25))]
+    lines = [
+        {"round": r, "mse": m, "seconds": 1.0, "bytes_up": 0, "bytes_down": 0}
+        for r, m in ((1, 0.5), (2, None), (3, 0.25))
+    ]
     summary = runs.summarise(lines, tiny())
-    assert (summary["best"], summary["best_round"], summary["last"], summary["mean_last_ten"]) == (0.25, 3, 0.25, None)
+    assert (summary["best"], summary["best_round"], summary["last"], summary["mean_last_ten"]) == (
+        0.25,
+        3,
+        0.25,
+        None,
+    )
     only = runs.summarise([lines[1]], tiny())
     assert (only["best"], only["best_round"], only["last"]) == (None, None, None)
 
 
 def test_a_summary_states_its_guarantee(tmp_path: Path) -> None:
     none = Run(tiny(rounds=1), tmp_path / "none").execute()
-    assert (none["privacy"], none["epsilon"]) == ("None: the means carry no noise (exchange.noise).", None)
+    assert (none["privacy"], none["epsilon"]) == (
+        "None: the means carry no noise (exchange.noise).",
+        None,
+    )
     settings = {"rounds": 2, "exchange.clip": 4.0, "exchange.noise": 0.5}
     some = Run(tiny(**settings), tmp_path / "some").execute()
     assert (some["releases"], some["delta"]) == (1, 1e-5)
@@ -333,7 +388,9 @@ def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(runs, "write_whole", refuse)
-    with pytest.raises(BadInput, match=r"cannot be written \(Permission denied\); choose another folder$"):
+    with pytest.raises(
+        BadInput, match=r"cannot be written \(Permission denied\); choose another folder$"
+    ):
         Run(tiny(), tmp_path / "there").execute()
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="cannot be written"):
@@ -341,10 +398,14 @@ def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path, whole: Path) -> None:
-    """A tmpfs that fills up in mid-run: a clear sentence; with room again, the run goes on and ends the same."""
+    """A tmpfs that fills up in mid-run: a clear sentence; with room again, the run goes on and ends
+    the same.
+    """
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True
+    ).returncode:
         pytest.skip("mounting a small tmpfs needs root")
     try:
         folder, ballast = disk / "run", disk / "ballast"
@@ -354,7 +415,9 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, whole: Path) -> None:
                 with contextlib.suppress(OSError):
                     ballast.write_bytes(b"x" * 2**20)
 
-        with pytest.raises(FedmixError, match=r"the disk of .* is full; make room and start the same again"):
+        with pytest.raises(
+            FedmixError, match=r"the disk of .* is full; make room and start the same again"
+        ):
             Run(tiny(), folder).execute(fill, checkpoint_seconds=0.0)
         ballast.unlink()
         Run(tiny(), folder).execute(checkpoint_seconds=0.0)
@@ -378,7 +441,11 @@ def test_ctrl_c_ends_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
         str(tmp_path),
     ]
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "300"}
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "300"},
     ) as process:
         for _ in range(600):
             time.sleep(0.1)

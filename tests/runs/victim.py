@@ -1,4 +1,5 @@
-"""Starts a run in a child again and again and kills it with SIGKILL at random moments, until it is done.
+"""Starts a run in a child again and again and kills it with SIGKILL at random moments, until it is
+done.
 
     python -m tests.runs.victim FOLDER SEED
 
@@ -23,7 +24,9 @@ SPEC = experiment("digits", "fedmix", seed=1).with_settings(QUICK)
 
 
 def slowly(path: Path, content: bytes) -> None:
-    """Like write_whole, but in pieces, with a note on disk while it is at it, so that kills fall inside a write too."""
+    """Like write_whole, but in pieces, with a note on disk while it is at it, so that kills fall
+    inside a write too.
+    """
     partial = path.with_name(f".{path.name}.partial")
     note = path.with_name(".writing")
     note.touch()
@@ -56,7 +59,9 @@ def main() -> None:
                 os._exit(1)
             os._exit(0)
         end = time.monotonic() + (chance.uniform(0.1, 0.8) if kills < 12 else 300)
-        while time.monotonic() < end or (kills % 2 and not (folder / ".writing").exists()):  # every other kill: in a write
+        while time.monotonic() < end or (
+            kills % 2 and not (folder / ".writing").exists()
+        ):  # every other kill: in a write
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 print(kills, writing)

@@ -1,4 +1,6 @@
-"""Objectives that break the rules are refused before anything runs, with either engine; those that keep them are not."""
+"""Objectives that break the rules are refused before anything runs, with either engine; those that
+keep them are not.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +17,18 @@ from fedmix.core.types import Batch, Params
 from fedmix.data import FederatedData, from_arrays
 from fedmix.data.transforms import Plain
 from fedmix.models.functional import Model
-from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Needs, Objective, Proximal, Supervised, batch_mean
+from fedmix.objectives import (
+    FedMix,
+    GlobalMix,
+    Hidden,
+    LocalMix,
+    NaiveMix,
+    Needs,
+    Objective,
+    Proximal,
+    Supervised,
+    batch_mean,
+)
 from fedmix.training.checks import check_objective
 from tests.synthetic import ENGINES, EngineName, arrays, federated
 
@@ -31,7 +44,9 @@ class Own(Objective):
         return Needs(**self.asked)  # type: ignore[arg-type]
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:  # noqa: ARG002
-        return self.value(model.loss.value(model(params, batch.x, batch.key), batch.y), batch, params)
+        return self.value(
+            model.loss.value(model(params, batch.x, batch.key), batch.y), batch, params
+        )
 
 
 def present(field: Tensor | None) -> Tensor:
@@ -52,12 +67,18 @@ def start(objective: Objective, engine: EngineName) -> Federation:
     [
         lambda losses, _batch, _params: losses.mean(),
         lambda losses, _batch, _params: losses.sum(),
-        lambda losses, batch, _params: (losses * batch.mask).mean(),  # over as many as there would be without padding
+        lambda losses, batch, _params: (
+            losses * batch.mask
+        ).mean(),  # over as many as there would be without padding
         lambda losses, batch, _params: batch_mean(losses, batch.mask) + (batch.x**2).mean(),
     ],
 )
-def test_padding_that_counts_is_refused(value: Callable[[Tensor, Batch, Params], Tensor], engine: EngineName) -> None:
-    with pytest.raises(BadInput, match=r"the objective Own lets padding count: .* batch_mean\(values, batch.mask\)"):
+def test_padding_that_counts_is_refused(
+    value: Callable[[Tensor, Batch, Params], Tensor], engine: EngineName
+) -> None:
+    with pytest.raises(
+        BadInput, match=r"the objective Own lets padding count: .* batch_mean\(values, batch.mask\)"
+    ):
         start(Own(value), engine)
 
 
@@ -77,10 +98,20 @@ def test_one_sample_is_enough_to_try_an_objective() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("noise", [torch.randn, lambda n: torch.from_numpy(np.random.default_rng().normal(size=n))])
-def test_random_numbers_of_its_own_are_refused(noise: Callable[[int], Tensor], engine: EngineName) -> None:
-    with pytest.raises(BadInput, match=r"Own gives two values for the same batch, .* draws random numbers by itself"):
-        start(Own(lambda losses, batch, _params: batch_mean(losses + noise(len(losses)), batch.mask)), engine)
+@pytest.mark.parametrize(
+    "noise", [torch.randn, lambda n: torch.from_numpy(np.random.default_rng().normal(size=n))]
+)
+def test_random_numbers_of_its_own_are_refused(
+    noise: Callable[[int], Tensor], engine: EngineName
+) -> None:
+    with pytest.raises(
+        BadInput,
+        match=r"Own gives two values for the same batch, .* draws random numbers by itself",
+    ):
+        start(
+            Own(lambda losses, batch, _params: batch_mean(losses + noise(len(losses)), batch.mask)),
+            engine,
+        )
 
 
 class Spy(Objective):
@@ -140,10 +171,29 @@ def test_what_an_objective_is_tried_with(needs: Needs, more: set[str]) -> None:
         Own(lambda losses, batch, _params: batch_mean(losses, batch.mask)),
         Own(lambda losses, batch, _params: (losses * batch.mask).sum() / batch.mask.sum()),
         Own(lambda losses, batch, _params: torch.where(batch.mask > 0, losses, 0).sum()),
-        Own(lambda losses, batch, params: batch_mean(losses, batch.mask) + sum((p**2).sum() for p in params.values())),
-        Own(lambda losses, batch, _params: batch_mean(losses, batch.mask) + present(batch.mean_x).mean(), means="batch"),
-        Own(lambda losses, batch, _params: batch_mean(losses * present(batch.mean_y)[:, 0], batch.mask), means="sample"),
-        Own(lambda losses, batch, _params: batch_mean(losses * present(batch.partner_y)[:, 0], batch.mask), partner="local"),
+        Own(
+            lambda losses, batch, params: (
+                batch_mean(losses, batch.mask) + sum((p**2).sum() for p in params.values())
+            )
+        ),
+        Own(
+            lambda losses, batch, _params: (
+                batch_mean(losses, batch.mask) + present(batch.mean_x).mean()
+            ),
+            means="batch",
+        ),
+        Own(
+            lambda losses, batch, _params: batch_mean(
+                losses * present(batch.mean_y)[:, 0], batch.mask
+            ),
+            means="sample",
+        ),
+        Own(
+            lambda losses, batch, _params: batch_mean(
+                losses * present(batch.partner_y)[:, 0], batch.mask
+            ),
+            partner="local",
+        ),
     ],
 )
 def test_what_keeps_the_rules_trains_alike_on_both_engines(objective: Objective) -> None:
@@ -161,7 +211,11 @@ class Tokens(nn.Module):
 
     def __init__(self, beside: int = 0) -> None:
         super().__init__()
-        self.ids, self.embedding, self.last = 4 - beside, nn.Embedding(9, 5), nn.Linear(5 + beside, 3)
+        self.ids, self.embedding, self.last = (
+            4 - beside,
+            nn.Embedding(9, 5),
+            nn.Linear(5 + beside, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         words = self.embedding(x[:, : self.ids].long()).mean(1)
@@ -177,10 +231,14 @@ def ids(beside: int = 0) -> FederatedData:
 
 
 @pytest.mark.parametrize("beside", [0, 2])
-@pytest.mark.parametrize("objective", [FedMix(0.1), NaiveMix(0.1), LocalMix(alpha=1.0), GlobalMix(lam=0.5)], ids=str)
+@pytest.mark.parametrize(
+    "objective", [FedMix(0.1), NaiveMix(0.1), LocalMix(alpha=1.0), GlobalMix(lam=0.5)], ids=str
+)
 def test_token_ids_are_not_mixed(objective: Objective, beside: int) -> None:
     """The mean of words 3 and 5 is not word 4."""
-    with pytest.raises(BadInput, match=r"takes inputs for whole numbers, .*OneHot.*mix at the embedding by Hidden"):
+    with pytest.raises(
+        BadInput, match=r"takes inputs for whole numbers, .*OneHot.*mix at the embedding by Hidden"
+    ):
         Federation(Tokens(beside), ids(beside), objective, Training(2))
 
 
@@ -209,7 +267,9 @@ class Part(nn.Linear):
         return super().forward(torch.nn.functional.max_pool1d(x[:, None, :2], 2)[:, 0])
 
 
-@pytest.mark.parametrize("module", [Part(1, 3), nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))])
+@pytest.mark.parametrize(
+    "module", [Part(1, 3), nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))]
+)
 def test_whole_numbers_that_a_model_takes_for_numbers_are_mixed(module: nn.Module) -> None:
     """Also where an input has no part in it, and where the last weights are zero."""
     for p in list(module.parameters())[-2:]:
@@ -219,7 +279,9 @@ def test_whole_numbers_that_a_model_takes_for_numbers_are_mixed(module: nn.Modul
 
 @pytest.mark.parametrize("seed", [25, 179, 305])
 def test_units_that_are_dead_for_two_samples_are_no_token_ids(seed: int) -> None:
-    """With these weights, pixels that no live unit sees change the outputs as soon as others wake a unit there."""
+    """With these weights, pixels that no live unit sees change the outputs as soon as others wake a
+    unit there.
+    """
     x = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).numpy()
     pictures = from_arrays(x, np.array([0, 1]), [[0], [1]], (x, np.array([0, 1])), classes=3)
     torch.manual_seed(seed)
@@ -241,14 +303,22 @@ def squares(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("value", [focal, squares])
-@pytest.mark.parametrize("objective", [FedMix(0.1), NaiveMix(0.1), Hidden(NaiveMix(0.1), 1)], ids=str)
+@pytest.mark.parametrize(
+    "objective", [FedMix(0.1), NaiveMix(0.1), Hidden(NaiveMix(0.1), 1)], ids=str
+)
 def test_a_loss_that_is_not_linear_in_its_target_is_refused_with_means(
     value: Callable[[Tensor, Tensor], Tensor], objective: Objective
 ) -> None:
     own = replace(cross_entropy, name="own", value=value)
-    with pytest.raises(BadInput, match=r"the loss 'own' is not linear in its target, .* use cross_entropy or squared_error"):
+    with pytest.raises(
+        BadInput,
+        match=r"the loss 'own' is not linear in its target, .* use cross_entropy or squared_error",
+    ):
         Federation(NET, federated("digits_cnn"), objective, Training(5), loss=own)
-    for without in (Supervised(), LocalMix(lam=0.3)):  # labels of samples, each in a term of its own
+    for without in (
+        Supervised(),
+        LocalMix(lam=0.3),
+    ):  # labels of samples, each in a term of its own
         Federation(NET, federated("digits_cnn"), without, Training(5), loss=own)
 
 
@@ -261,14 +331,19 @@ def test_a_loss_that_is_linear_is_not() -> None:
         Federation(NET, federated("digits_cnn"), FedMix(0.1), Training(5), loss=own)
 
 
-@pytest.mark.parametrize("objective", [Supervised(), FedMix(0.1), NaiveMix(0.1), LocalMix(lam=0.2)], ids=str)
+@pytest.mark.parametrize(
+    "objective", [Supervised(), FedMix(0.1), NaiveMix(0.1), LocalMix(lam=0.2)], ids=str
+)
 def test_class_indices_are_not_taken_for_label_vectors(objective: Objective) -> None:
     """With as many samples as classes, they would be broadcast."""
     model = Model(nn.Linear(4, 3))
     x, y = torch.randn(3, 4), torch.tensor([0, 1, 2])
     vectors = torch.nn.functional.one_hot(y).float()
     wrong = Batch(x, y, torch.ones(3), torch.tensor(0), x[:1], vectors[:1], x, vectors)
-    with pytest.raises(BadInput, match=r"targets of shape \(3,\) for outputs of shape \(3, 3\); give each sample a vector"):
+    with pytest.raises(
+        BadInput,
+        match=r"targets of shape \(3,\) for outputs of shape \(3, 3\); give each sample a vector",
+    ):
         objective(model, model.init(), model.init(), wrong)
     right = wrong._replace(y=vectors)
     assert objective(model, model.init(), model.init(), right).shape == ()
@@ -276,8 +351,12 @@ def test_class_indices_are_not_taken_for_label_vectors(objective: Objective) -> 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_an_objective_that_is_no_number_at_once_is_refused_as_that(value: float) -> None:
-    with pytest.raises(BadInput, match=rf"the objective Own is {value} before any training; look at its parameters"):
-        start(Own(lambda losses, batch, _params: batch_mean(losses, batch.mask) * value), "vectorised")
+    with pytest.raises(
+        BadInput, match=rf"the objective Own is {value} before any training; look at its parameters"
+    ):
+        start(
+            Own(lambda losses, batch, _params: batch_mean(losses, batch.mask) * value), "vectorised"
+        )
 
 
 @dataclass(frozen=True)
@@ -293,9 +372,17 @@ class Transformed(Plain):
 def test_a_transform_that_looks_at_the_batch_or_draws_numbers_is_refused() -> None:
     net, data = nn.Linear(4, 3), arrays()
     for words, function in (
-        ("Transformed makes of a sample depends on the other samples of its batch", lambda x: x - x.mean()),
+        (
+            "Transformed makes of a sample depends on the other samples of its batch",
+            lambda x: x - x.mean(),
+        ),
         ("Transformed gives two results for the same samples", lambda x: x + torch.rand(x.shape)),
     ):
         with pytest.raises(BadInput, match=words):
-            Federation(net, replace(data, transform=Transformed(function=function)), Supervised(), Training(2))
+            Federation(
+                net,
+                replace(data, transform=Transformed(function=function)),
+                Supervised(),
+                Training(2),
+            )
     Federation(net, replace(data, transform=Transformed()), Supervised(), Training(2))

@@ -25,7 +25,13 @@ def there(array: Array | None) -> Array:
 
 
 def plan(
-    samples: int = 23, needs: Needs = EVERYTHING, *, seed: int = 0, round_: int = 0, client: int = 0, **kwargs: Any
+    samples: int = 23,
+    needs: Needs = EVERYTHING,
+    *,
+    seed: int = 0,
+    round_: int = 0,
+    client: int = 0,
+    **kwargs: Any,
 ) -> ClientPlan:
     return draw_plan(seed, round_, client, samples, TRAINING, needs, **kwargs)
 
@@ -45,7 +51,9 @@ def plan(
         (Needs(), {"pad": 4}),
     ],
 )
-def test_batches_and_keys_do_not_depend_on_the_objective(needs: Needs, kwargs: dict[str, Any]) -> None:
+def test_batches_and_keys_do_not_depend_on_the_objective(
+    needs: Needs, kwargs: dict[str, Any]
+) -> None:
     bare, full = plan(needs=Needs()), plan(needs=needs, **kwargs)
     for name in ("rows", "mask", "keys"):
         np.testing.assert_array_equal(getattr(bare, name), getattr(full, name))
@@ -75,7 +83,9 @@ def test_seed_round_and_client_each_change_every_draw(other: dict[str, Any]) -> 
     for name, a, b, c in zip(one._fields, one, same, two, strict=True):
         np.testing.assert_array_equal(a, b)
         if name != "mask":
-            assert np.mean(there(a) == there(c)) < 0.6, name  # a flip agrees half the time, and crops are one third flips
+            assert np.mean(there(a) == there(c)) < 0.6, (
+                name
+            )  # a flip agrees half the time, and crops are one third flips
 
 
 def test_round_and_client_are_not_mixed_up() -> None:
@@ -84,8 +94,14 @@ def test_round_and_client_are_not_mixed_up() -> None:
 
 
 def test_clients_draw_for_themselves_what_is_drawn_for_all() -> None:
-    """Plans of many clients at once are those drawn one by one, from streams that anyone can make again."""
-    clients, samples, entries = [4, 0, 70_001], [23, 7, 40], [np.arange(9), np.array([2, 5]), np.arange(100)]
+    """Plans of many clients at once are those drawn one by one, from streams that anyone can make
+    again.
+    """
+    clients, samples, entries = (
+        [4, 0, 70_001],
+        [23, 7, 40],
+        [np.arange(9), np.array([2, 5]), np.arange(100)],
+    )
     together = draw_plans(6, 3, clients, samples, TRAINING, EVERYTHING, entries=entries, pad=2)
     for k, n, mine, many in zip(clients, samples, entries, together, strict=True):
         alone = draw_plan(6, 3, k, n, TRAINING, EVERYTHING, entries=mine, pad=2)
@@ -94,14 +110,23 @@ def test_clients_draw_for_themselves_what_is_drawn_for_all() -> None:
         steps, order = 3 * -(-n // 10), stream(6, "batches", 3, k)
         expected = np.concatenate([order.permutation(n) for _ in range(3)])
         np.testing.assert_array_equal(many.rows[many.mask], expected)
-        np.testing.assert_array_equal(there(many.means), mine[stream(6, "means", 3, k).integers(0, len(mine), (steps, 10))])
-        np.testing.assert_array_equal(there(many.partners), stream(6, "partners", 3, k).integers(0, n, (steps, 10)))
+        np.testing.assert_array_equal(
+            there(many.means), mine[stream(6, "means", 3, k).integers(0, len(mine), (steps, 10))]
+        )
+        np.testing.assert_array_equal(
+            there(many.partners), stream(6, "partners", 3, k).integers(0, n, (steps, 10))
+        )
 
 
 def test_padding_that_no_client_fills_is_left_out() -> None:
-    """Batches of 10 of which 7 are filled at most: every draw is the one for 10, cut off after the seventh column."""
+    """Batches of 10 of which 7 are filled at most: every draw is the one for 10, cut off after the
+    seventh column.
+    """
     entries = [np.arange(9), np.array([2, 5])]
-    full, narrow = (draw_plans(6, 3, [4, 0], [7, 3], TRAINING, EVERYTHING, entries=entries, pad=2, width=w) for w in (None, 7))
+    full, narrow = (
+        draw_plans(6, 3, [4, 0], [7, 3], TRAINING, EVERYTHING, entries=entries, pad=2, width=w)
+        for w in (None, 7)
+    )
     for one, other in zip(full, narrow, strict=True):
         assert other.rows.shape == other.mask.shape == (3, 7)
         assert one.mask.sum() == other.mask.sum()
@@ -111,36 +136,69 @@ def test_padding_that_no_client_fills_is_left_out() -> None:
 
 
 def test_a_batch_of_any_size_is_drawn_no_further_than_it_can_be_filled() -> None:
-    """A batch of 10^12 is one of 2^16 places for whoever has fewer samples: each epoch's real places begin 2^16 draws later."""
+    """A batch of 10^12 is one of 2^16 places for whoever has fewer samples: each epoch's real
+    places begin 2^16 draws later.
+    """
     training, entries = Training(1, epochs=3, batch_size=10**12), np.arange(9)
     drawn = draw_plan(6, 3, 4, 7, training, EVERYTHING, entries=entries, pad=2)
     assert drawn.rows.shape == drawn.mask.shape == there(drawn.partners).shape == (3, 1 << 16)
     assert drawn.mask.sum(1).tolist() == [7, 7, 7]
-    order, partners = stream(6, "batches", 3, 4), stream(6, "partners", 3, 4).integers(0, 7, 3 << 16)
+    order, partners = (
+        stream(6, "batches", 3, 4),
+        stream(6, "partners", 3, 4).integers(0, 7, 3 << 16),
+    )
     for epoch in range(3):
         assert drawn.rows[epoch, :7].tolist() == order.permutation(7).tolist()
         assert there(drawn.partners)[epoch, :7].tolist() == partners[epoch << 16 :][:7].tolist()
-    alike = draw_plan(6, 3, 4, 7, dataclasses.replace(training, batch_size=1 << 16), EVERYTHING, entries=entries, pad=2)
+    alike = draw_plan(
+        6,
+        3,
+        4,
+        7,
+        dataclasses.replace(training, batch_size=1 << 16),
+        EVERYTHING,
+        entries=entries,
+        pad=2,
+    )
     for one, other in zip(drawn, alike, strict=True):
         np.testing.assert_array_equal(there(one), there(other))
 
 
 @pytest.mark.parametrize("batch_size", [7, 10, 5000, 10**12])
 def test_one_epoch_in_one_batch_is_the_same_however_large_the_batch(batch_size: int) -> None:
-    """Draws of a row come one after another, so that its first seven do not depend on how many follow."""
-    drawn = draw_plan(6, 3, 4, 7, Training(1, batch_size=batch_size), EVERYTHING, entries=np.arange(9), pad=2).cut(7)
+    """Draws of a row come one after another, so that its first seven do not depend on how many
+    follow.
+    """
+    drawn = draw_plan(
+        6, 3, 4, 7, Training(1, batch_size=batch_size), EVERYTHING, entries=np.arange(9), pad=2
+    ).cut(7)
     assert drawn.mask.all()
-    assert there(drawn.partners)[0].tolist() == stream(6, "partners", 3, 4).integers(0, 7, 7).tolist()
+    assert (
+        there(drawn.partners)[0].tolist() == stream(6, "partners", 3, 4).integers(0, 7, 7).tolist()
+    )
     assert there(drawn.means)[0].tolist() == stream(6, "means", 3, 4).integers(0, 9, 7).tolist()
     bounds = [5, 5, 2] * 7
-    assert there(drawn.crops)[0].ravel().tolist() == stream(6, "crops", 3, 4).integers(0, bounds).tolist()
+    assert (
+        there(drawn.crops)[0].ravel().tolist()
+        == stream(6, "crops", 3, 4).integers(0, bounds).tolist()
+    )
 
 
-def test_plans_drawn_alone_and_together_agree_where_some_fill_more_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 8 places for 2^16: clients of 5, 20 and 12 samples in batches of 10^12, as a node draws and as the simulator does."""
+def test_plans_drawn_alone_and_together_agree_where_some_fill_more_than_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 8 places for 2^16: clients of 5, 20 and 12 samples in batches of 10^12, as a node draws
+    and as the simulator does.
+    """
     monkeypatch.setattr("fedmix.training.draws.DRAWN", 8)
-    training, samples, entries = Training(3, epochs=3, batch_size=10**12), [5, 20, 12], [np.arange(9)] * 3
-    together = draw_plans(6, 3, [0, 1, 2], samples, training, EVERYTHING, entries=entries, pad=2, width=20)
+    training, samples, entries = (
+        Training(3, epochs=3, batch_size=10**12),
+        [5, 20, 12],
+        [np.arange(9)] * 3,
+    )
+    together = draw_plans(
+        6, 3, [0, 1, 2], samples, training, EVERYTHING, entries=entries, pad=2, width=20
+    )
     for k, (n, many) in enumerate(zip(samples, together, strict=True)):
         alone = draw_plan(6, 3, k, n, training, EVERYTHING, entries=entries[k], pad=2)
         for one, other in zip(alone.cut(n), many.cut(n), strict=True):
@@ -154,7 +212,9 @@ def test_plans_drawn_alone_and_together_agree_where_some_fill_more_than_others(m
 
 
 @given(st.integers(0, 2**32), st.integers(0, 10**6), st.data())
-def test_clients_are_chosen_without_replacement(seed: int, round_: int, data: st.DataObject) -> None:
+def test_clients_are_chosen_without_replacement(
+    seed: int, round_: int, data: st.DataObject
+) -> None:
     clients = data.draw(st.integers(1, 200))
     count = data.draw(st.integers(1, clients))
     chosen = choose_clients(seed, round_, clients, count).tolist()
@@ -164,7 +224,9 @@ def test_clients_are_chosen_without_replacement(seed: int, round_: int, data: st
 
 def test_everyone_is_chosen_equally_often() -> None:
     """5 of 20 in 2,000 rounds: 500 each, with deviation sqrt(2000·¼·¾) = 19.4."""
-    times = np.bincount(np.concatenate([choose_clients(3, r, 20, 5) for r in range(2000)]), minlength=20)
+    times = np.bincount(
+        np.concatenate([choose_clients(3, r, 20, 5) for r in range(2000)]), minlength=20
+    )
     assert times.sum() == 10_000
     assert np.abs(times - 500).max() < 5 * 19.4
 
@@ -173,7 +235,9 @@ def test_everyone_is_chosen_equally_often() -> None:
 
 
 @given(st.integers(1, 120), st.integers(1, 4), st.integers(1, 30), st.integers(0, 2**32))
-def test_every_epoch_visits_every_sample_once(samples: int, epochs: int, size: int, seed: int) -> None:
+def test_every_epoch_visits_every_sample_once(
+    samples: int, epochs: int, size: int, seed: int
+) -> None:
     training = Training(1, epochs=epochs, batch_size=size)
     drawn = draw_plan(seed, 0, 0, samples, training, Needs())
     per_epoch = int(np.ceil(samples / size))
@@ -184,7 +248,8 @@ def test_every_epoch_visits_every_sample_once(samples: int, epochs: int, size: i
     for epoch in range(epochs):
         steps = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
         assert sorted(drawn.rows[steps][drawn.mask[steps]].tolist()) == list(range(samples))
-    # Padding comes last in a batch: the positions of the real samples, and so their dropout masks, do not depend on it.
+    # Padding comes last in a batch: the positions of the real samples, and so their dropout masks,
+    # do not depend on it.
     assert bool((np.diff(drawn.mask.astype(int), axis=1) <= 0).all())
 
 
@@ -213,7 +278,9 @@ def test_means_are_allowed_entries() -> None:
 def test_partners_are_in_range() -> None:
     local = there(plan(samples=4, needs=Needs(partner="local"), everyone=1000).partners)
     assert set(local.flatten().tolist()) == {0, 1, 2, 3}
-    everyone = there(draw_plan(0, 0, 0, 500, TRAINING, Needs(partner="global"), everyone=1000).partners)
+    everyone = there(
+        draw_plan(0, 0, 0, 500, TRAINING, Needs(partner="global"), everyone=1000).partners
+    )
     assert everyone.min() >= 0
     assert 900 < everyone.max() < 1000
     assert plan(needs=Needs()).partners is None
@@ -262,19 +329,29 @@ def test_crops_are_in_range(pad: int) -> None:
 
 
 def test_arrange_puts_each_where_it_stays_and_masks_the_rest() -> None:
-    plans = [plan(samples=n, client=k, entries=np.arange(9), pad=2) for k, n in enumerate((23, 7, 40))]
+    plans = [
+        plan(samples=n, client=k, entries=np.arange(9), pad=2) for k, n in enumerate((23, 7, 40))
+    ]
     assert [p.steps for p in plans] == [9, 3, 12]  # 3 epochs of 3, 1 and 4 batches
     stays = [Stay(0, 1, 0, 9), Stay(1, 1, 9, 12), Stay(2, 0, 0, 12)]
     together = arrange(plans, stays, 2)
     assert together.rows.shape == (12, 2, 10)
     for stay in stays:
         for mine, placed in zip(plans[stay.client], together, strict=True):
-            np.testing.assert_array_equal(there(mine), there(placed)[stay.start : stay.stop, stay.slot])
+            np.testing.assert_array_equal(
+                there(mine), there(placed)[stay.start : stay.stop, stay.slot]
+            )
     alone = arrange(plans[:2], [Stay(0, 0, 0, 9), Stay(1, 1, 0, 3)], 2)
     assert not alone.mask[3:, 1].any()
     assert alone.mask[:, 0].any(1).all()
 
 
 def test_arrange_leaves_out_what_is_not_there() -> None:
-    together = arrange([plan(samples=n, needs=Needs()) for n in (5, 25)], [Stay(0, 0, 0, 3), Stay(1, 1, 0, 9)], 2)
-    assert [name for name, f in zip(together._fields, together, strict=True) if f is not None] == ["rows", "mask", "keys"]
+    together = arrange(
+        [plan(samples=n, needs=Needs()) for n in (5, 25)], [Stay(0, 0, 0, 3), Stay(1, 1, 0, 9)], 2
+    )
+    assert [name for name, f in zip(together._fields, together, strict=True) if f is not None] == [
+        "rows",
+        "mask",
+        "keys",
+    ]

@@ -1,4 +1,6 @@
-"""A model that has lost what it had learned: when it is noticed, what is said, and that its run ends there."""
+"""A model that has lost what it had learned: when it is noticed, what is said, and that its run
+ends there.
+"""
 
 import json
 from pathlib import Path
@@ -8,14 +10,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmix import Collapsed, Experiment, FedMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Run, Supervised
+from fedmix import (
+    Collapsed,
+    Experiment,
+    FedMix,
+    Hidden,
+    LocalMix,
+    NaiveMix,
+    Objective,
+    Proximal,
+    Run,
+    Supervised,
+)
 from fedmix.experiment.presets import experiment
 from fedmix.training.failures import collapsed, guessing_level, stop_if_collapsed, warning
 from tests.runs.test_runs import interrupted_at
 from tests.test_cli import fedmix
 
-# FEMNIST, FedMix with λ = 0.2, of which 152 of 1,675 test samples are of the most common class: rounds 19 and 29 to 39.
-FEMNIST = [0.5833, 0.1648, 0.0949, 0.0979, 0.1319, 0.1081, 0.126, 0.1224, 0.1188, 0.1027, 0.0913, 0.1033]
+# FEMNIST, FedMix with λ = 0.2, of which 152 of 1,675 test samples are of the most common class:
+# rounds 19 and 29 to 39.
+FEMNIST = [
+    0.5833,
+    0.1648,
+    0.0949,
+    0.0979,
+    0.1319,
+    0.1081,
+    0.126,
+    0.1224,
+    0.1188,
+    0.1027,
+    0.0913,
+    0.1033,
+]
 
 
 @pytest.mark.parametrize(
@@ -50,22 +77,34 @@ def test_histories_by_hand(history: list[float], level: float, noticed: bool) ->
     ],
 )
 def test_few_samples_are_not_judged(counts: list[int], level: float | None) -> None:
-    """A fifth of the way has to be more than four standard deviations: of n samples with a share p, n > 400 p / (1 − p)."""
+    """A fifth of the way has to be more than four standard deviations: of n samples with a share p,
+    n > 400 p / (1 − p).
+    """
     assert guessing_level(np.repeat(np.arange(len(counts)), counts)) == level
 
 
 shares = st.floats(0, 1)
 
 
-@given(st.lists(shares, max_size=15), shares, st.lists(shares, min_size=10, max_size=10), st.floats(0, 0.99), st.integers(0, 9))
+@given(
+    st.lists(shares, max_size=15),
+    shares,
+    st.lists(shares, min_size=10, max_size=10),
+    st.floats(0, 0.99),
+    st.integers(0, 9),
+)
 def test_ten_bad_tests_in_a_row_after_a_good_one(
     before: list[float], good: float, bad: list[float], level: float, at: int
 ) -> None:
-    """`good` and `bad` are brought to where they are clearly so; whatever was before does not matter."""
+    """`good` and `bad` are brought to where they are clearly so; whatever was before does not
+    matter.
+    """
     learned, lost = 1 - (1 - level) * 0.79 * good, [level * b for b in bad]
     assert collapsed([*before, learned, *lost], level)
     assert not collapsed([*before, learned, *lost[1:]], level)
-    assert not collapsed([*before, learned, *lost[:at], level + 0.06 * (1 - level), *lost[at + 1 :]], level)
+    assert not collapsed(
+        [*before, learned, *lost[:at], level + 0.06 * (1 - level), *lost[at + 1 :]], level
+    )
 
 
 LOGITS = ", or take FedMix's logits form (objective.expand=logits)"
@@ -90,15 +129,27 @@ def test_the_sentence(objective: Objective, lower: str) -> None:
         stop_if_collapsed(tests, 0.099, objective)
     assert caught.value.round == 60
     assert str(caught.value) == (
-        "after round 60 the model is hardly better than a guess: 9.6 % at most in the last ten tests, where always naming the "
-        f"most common class gives 9.9 %, after 56.1 % in round 20; lower the learning rate, momentum{lower}"
+        "after round 60 the model is hardly better than a guess: 9.6 % at most in the last ten "
+        "tests, where always naming the "
+        "most common class gives 9.9 %, after 56.1 % in round 20; lower the learning rate, "
+        f"momentum{lower}"
     )
 
 
 def collapsing(**settings: object) -> Experiment:
     """Weight decay that takes more than training gives: a model of a round or two, then none."""
-    decaying = {"training.lr": 0.05, "training.weight_decay": 1.0, "training.momentum": 0.0, "training.epochs": 1}
-    dealt = {"data.clients": 10, "data.partition": "iid", "training.clients_per_round": 2, "rounds": 30}
+    decaying = {
+        "training.lr": 0.05,
+        "training.weight_decay": 1.0,
+        "training.momentum": 0.0,
+        "training.epochs": 1,
+    }
+    dealt = {
+        "data.clients": 10,
+        "data.partition": "iid",
+        "training.clients_per_round": 2,
+        "rounds": 30,
+    }
     return experiment("digits", "fedavg").with_settings(decaying | dealt | settings)
 
 
@@ -128,11 +179,24 @@ def test_a_run_ends_where_it_collapsed_also_if_it_was_stopped_before(tmp_path: P
 def test_a_run_that_never_learned_is_done_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    args = ["run", "digits", "--algorithm", "fedavg", "--rounds", 2, "--set", "training.weight_decay=50", "--out", tmp_path]
+    args = [
+        "run",
+        "digits",
+        "--algorithm",
+        "fedavg",
+        "--rounds",
+        2,
+        "--set",
+        "training.weight_decay=50",
+        "--out",
+        tmp_path,
+    ]
     assert fedmix(monkeypatch, *args, "--quiet") == 0
     [folder] = tmp_path.iterdir()
     said = json.loads((folder / "summary.json").read_text())["warning"]
     assert capsys.readouterr().err == f"{folder.name}: {said}\n"
-    assert said.endswith(" % at most in the last tests, where always naming the most common class gives 10.3 %")
+    assert said.endswith(
+        " % at most in the last tests, where always naming the most common class gives 10.3 %"
+    )
     assert warning([0.1, 0.2], 0.1) is None
     assert warning([], 0.1) is None

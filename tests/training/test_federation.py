@@ -1,4 +1,6 @@
-"""The round loop: averages, rates and metrics by hand, and runs that stop and go on as if they had not."""
+"""The round loop: averages, rates and metrics by hand, and runs that stop and go on as if they had
+not.
+"""
 
 import math
 from collections.abc import Mapping
@@ -81,7 +83,9 @@ def test_average_is_weighted_by_samples(engine: EngineName) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_momentum_and_weight_decay(engine: EngineName) -> None:
-    """v ← 0.9·v + slope + 0.01·w, w ← w − 0.05·v, three steps (epochs) of full batches, v = 0 at the start of every round."""
+    """v ← 0.9·v + slope + 0.01·w, w ← w − 0.05·v, three steps (epochs) of full batches, v = 0 at
+    the start of every round.
+    """
     training = Training(2, epochs=3, batch_size=10, lr=0.05, momentum=0.9, weight_decay=0.01)
     federation = Federation(line(0.7), two_clients(), Supervised(), training, engine=engine)
     list(federation.run(2))
@@ -100,14 +104,22 @@ def test_momentum_and_weight_decay(engine: EngineName) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_local_loss_is_weighted_by_samples(engine: EngineName) -> None:
-    """At w = 1, ½z² − z·y per sample; the mean of a client's steps, then over clients by their samples."""
-    federation = Federation(line(1.0), two_clients(), Supervised(), Training(2, batch_size=10), engine=engine)
+    """At w = 1, ½z² − z·y per sample; the mean of a client's steps, then over clients by their
+    samples.
+    """
+    federation = Federation(
+        line(1.0), two_clients(), Supervised(), Training(2, batch_size=10), engine=engine
+    )
     each = [X[i] ** 2 / 2 - X[i] * Y[i] for i in range(4)]
-    assert next(federation.run(1)).local_loss == pytest.approx((each[0] + 3 * sum(each[1:]) / 3) / 4, rel=1e-5)
+    assert next(federation.run(1)).local_loss == pytest.approx(
+        (each[0] + 3 * sum(each[1:]) / 3) / 4, rel=1e-5
+    )
 
 
 def test_server_average_of_chunks() -> None:
-    """Three clients in two chunks: (2·1 + 3·10 + 5·100) / 10 = 53.2, and losses (2·1 + 3·2 + 5·4) / 10 = 2.8."""
+    """Three clients in two chunks: (2·1 + 3·10 + 5·100) / 10 = 53.2, and losses (2·1 + 3·2 + 5·4) /
+    10 = 2.8.
+    """
     chunks = [
         Updates([7, 3], {"w": torch.tensor([[1.0], [10.0]])}, torch.tensor([1.0, 2.0])),
         Updates([5], {"w": torch.tensor([[100.0]])}, torch.tensor([4.0])),
@@ -118,7 +130,11 @@ def test_server_average_of_chunks() -> None:
 
 
 def test_server_average_keeps_double_precision() -> None:
-    chunk = Updates([0, 1, 2], {"w": torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64)[:, None]}, torch.zeros(3))
+    chunk = Updates(
+        [0, 1, 2],
+        {"w": torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64)[:, None]},
+        torch.zeros(3),
+    )
     weights, _ = average([chunk], {0: 1, 1: 1, 2: 1})
     assert float(weights["w"]) == pytest.approx(1.0, abs=1e-12)
 
@@ -128,7 +144,14 @@ def test_changed_data_is_trained_on(engine: EngineName) -> None:
     """Client 1 gets rows 4 and 5 before the second round and weighs 2 of 3 from then on."""
     changes: dict[int, dict[int, list[int]]] = {1: {1: [4, 5]}}
     training = Training(2, batch_size=10, lr=0.02)
-    federation = Federation(line(), two_clients(), Supervised(), training, engine=engine, changes=lambda r: changes.get(r, {}))
+    federation = Federation(
+        line(),
+        two_clients(),
+        Supervised(),
+        training,
+        engine=engine,
+        changes=lambda r: changes.get(r, {}),
+    )
     w, held = 0.0, dict(ROWS)
     for round_, _ in enumerate(federation.run(3)):
         held |= changes.get(round_, {})
@@ -155,7 +178,9 @@ def test_accuracy_and_loss() -> None:
     """−log softmax of the right logit is log(1 + e^−gap): gaps 2, 1, −2, −4, 2, 1."""
     metrics = known().evaluate()
     assert metrics["accuracy"] == pytest.approx(4 / 6)
-    assert metrics["loss"] == pytest.approx(sum(math.log1p(math.exp(-gap)) for gap in (2, 1, -2, -4, 2, 1)) / 6, rel=1e-6)
+    assert metrics["loss"] == pytest.approx(
+        sum(math.log1p(math.exp(-gap)) for gap in (2, 1, -2, -4, 2, 1)) / 6, rel=1e-6
+    )
     assert set(metrics) == {"accuracy", "loss"}
 
 
@@ -166,13 +191,18 @@ def test_more_test_samples_than_one_block() -> None:
     y[:700] = y[-3:] = 1
     module = nn.Linear(2, 2, bias=False)
     module.weight.data = torch.eye(2)
-    federation = Federation(module, from_arrays(x, y, [[0, 1]], (x, y), classes=2), Supervised(), Training(1))
+    federation = Federation(
+        module, from_arrays(x, y, [[0, 1]], (x, y), classes=2), Supervised(), Training(1)
+    )
     assert federation.evaluate()["accuracy"] == pytest.approx(1797 / 2500)
 
 
 def test_regression_metrics() -> None:
     """w = 2 on (1, 1) and (2, 3): errors 1 and 1, so mse 1 and ½·1² reported as the loss."""
-    assert Federation(line(2.0), two_clients(), Supervised(), Training(1)).evaluate() == {"mse": 1.0, "loss": 0.5}
+    assert Federation(line(2.0), two_clients(), Supervised(), Training(1)).evaluate() == {
+        "mse": 1.0,
+        "loss": 0.5,
+    }
 
 
 def grey(*levels: int) -> FederatedData:
@@ -218,13 +248,17 @@ def test_global_partners_are_drawn_from_all_clients() -> None:
 
 
 def test_scores_by_client() -> None:
-    """Client 0 has test samples 0, 1, 2 (2 of 3 right), client 1 sample 3 (0 of 1), client 2 samples 4, 5 (2 of 2)."""
+    """Client 0 has test samples 0, 1, 2 (2 of 3 right), client 1 sample 3 (0 of 1), client 2
+    samples 4, 5 (2 of 2).
+    """
     scores = known(Ragged.of([[0, 1, 2], [3], [4, 5]])).evaluate_clients()
     assert scores.samples.tolist() == [3, 1, 2]
     assert scores.scores.tolist() == pytest.approx([2 / 3, 0, 1])
     assert scores.between(2, 3) == pytest.approx((5 / 6, 1 / 6, 2))
     assert scores.between(1, 1) == (0.0, 0.0, 1)
-    assert scores.between(1, 3)[1] == pytest.approx(math.sqrt(((1 / 9) ** 2 + (5 / 9) ** 2 + (4 / 9) ** 2) / 3))
+    assert scores.between(1, 3)[1] == pytest.approx(
+        math.sqrt(((1 / 9) ** 2 + (5 / 9) ** 2 + (4 / 9) ** 2) / 3)
+    )
     mean, deviation, count = scores.between(4, 9)
     assert math.isnan(mean)
     assert math.isnan(deviation)
@@ -233,7 +267,9 @@ def test_scores_by_client() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_scores_by_client_after_changes(engine: EngineName) -> None:
-    """Client 1 goes from one training sample to four before the second round; test samples stay whose they were."""
+    """Client 1 goes from one training sample to four before the second round; test samples stay
+    whose they were.
+    """
     test_clients = Ragged.of([[0, 1, 2], [3], [4, 5]])
     start = known(test_clients)
     changed = Federation(
@@ -246,10 +282,14 @@ def test_scores_by_client_after_changes(engine: EngineName) -> None:
         sizes.append(scores.samples.tolist())
         assert scores.scores.tolist() == pytest.approx([2 / 3, 0, 1])
         assert scores.between(4, 4) == (
-            (0.0, 0.0, 1) if changed.round == 2 else pytest.approx((math.nan, math.nan, 0), nan_ok=True)
+            (0.0, 0.0, 1)
+            if changed.round == 2
+            else pytest.approx((math.nan, math.nan, 0), nan_ok=True)
         )
     assert sizes == [[3, 1, 2], [3, 4, 2]]
-    again = Federation(start.model.module, start.data, Supervised(), Training(3), changes=changed.changes)
+    again = Federation(
+        start.model.module, start.data, Supervised(), Training(3), changes=changed.changes
+    )
     again.restore(changed.state())
     assert again.evaluate_clients().samples.tolist() == [3, 4, 2]
     assert again.evaluate() == changed.evaluate()
@@ -261,7 +301,9 @@ def test_size_groups_include_their_ends() -> None:
 
 
 def test_test_samples_of_nobody_have_no_client_scores() -> None:
-    with pytest.raises(BadInput, match="its test samples belong to no client; only natural partitions"):
+    with pytest.raises(
+        BadInput, match="its test samples belong to no client; only natural partitions"
+    ):
         known().evaluate_clients()
 
 
@@ -294,15 +336,25 @@ def net() -> nn.Module:
 
 def sometimes(round_: int) -> Mapping[int, list[int]]:
     """Changes before rounds 1, 2 and 4 (from 0): before, at and after the stop."""
-    return {1: {0: [37, 38, 39]}, 2: {1: [40, 41, 42, 43, 44], 3: [45]}, 4: {0: [46, 47, 48, 49]}}.get(round_, {})
+    return {
+        1: {0: [37, 38, 39]},
+        2: {1: [40, 41, 42, 43, 44], 3: [45]},
+        4: {0: [46, 47, 48, 49]},
+    }.get(round_, {})
 
 
 RUNS: dict[str, tuple[Objective, dict[str, Any]]] = {
     "supervised": (Supervised(), {}),
     "fedmix": (FedMix(0.1), {"exchange": Exchange(m=2, noise=0.1, average=2)}),
     "hidden": (Hidden(FedMix(0.1), 1), {"exchange": Exchange(m=3)}),
-    "changes": (FedMix(0.1) + Proximal(0.1), {"changes": sometimes, "exchange": Exchange(m=1, noise=0.1)}),
-    "changes-held-back": (NaiveMix(0.1), {"changes": sometimes, "exchange": Exchange(m=1, wait=0.5)}),
+    "changes": (
+        FedMix(0.1) + Proximal(0.1),
+        {"changes": sometimes, "exchange": Exchange(m=1, noise=0.1)},
+    ),
+    "changes-held-back": (
+        NaiveMix(0.1),
+        {"changes": sometimes, "exchange": Exchange(m=1, wait=0.5)},
+    ),
     "hidden-changes": (Hidden(NaiveMix(0.1), 2), {"changes": sometimes}),
     "localmix-changes": (LocalMix(alpha=1.0), {"changes": sometimes}),
 }
@@ -315,7 +367,9 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(name: str, engine: EngineName) -
 
     def start() -> Federation:
         training = Training(3, batch_size=4, lr=0.1, lr_decay=0.9, momentum=0.9)
-        return Federation(initialised(net, 0), classes(), objective, training, engine=engine, seed=4, **settings)
+        return Federation(
+            initialised(net, 0), classes(), objective, training, engine=engine, seed=4, **settings
+        )
 
     whole = start()
     rounds = list(whole.run(5))
@@ -331,7 +385,9 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(name: str, engine: EngineName) -
     assert second.traffic == whole.traffic
     for n, p in whole.params.items():
         assert torch.equal(second.params[n], p)
-    assert [second.data.clients[k].tolist() for k in range(5)] == [whole.data.clients[k].tolist() for k in range(5)]
+    assert [second.data.clients[k].tolist() for k in range(5)] == [
+        whole.data.clients[k].tolist() for k in range(5)
+    ]
     if "changes" in settings:
         assert whole.data.clients[0].tolist() == [46, 47, 48, 49]
     assert all(torch.equal(t, saved[n]) for n, t in first.state().items())
@@ -357,7 +413,9 @@ def test_states_that_do_not_fit_are_refused() -> None:
     wider = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Dropout(0.3), nn.Linear(9, 3))
     with pytest.raises(BadInput, match="belongs to another model"):
         Federation(wider, classes(), FedMix(0.1), Training(3)).restore(state)
-    with pytest.raises(BadInput, match="restore a state into a new Federation, before its first round"):
+    with pytest.raises(
+        BadInput, match="restore a state into a new Federation, before its first round"
+    ):
         federation.restore(state)
 
 
@@ -383,7 +441,9 @@ def test_one_seed_gives_every_algorithm_the_same_clients_and_batches() -> None:
     ]
 
     def drawn(objective: Objective, seed: int) -> list[tuple[list[int], list[ClientPlan]]]:
-        federation = Federation(initialised(net, 0), classes(), objective, Training(2, batch_size=4), seed=seed)
+        federation = Federation(
+            initialised(net, 0), classes(), objective, Training(2, batch_size=4), seed=seed
+        )
         work = listen(federation)
         list(federation.run(2))
         return [(w.clients.tolist(), w.plans) for w in work]
@@ -403,13 +463,19 @@ def test_one_seed_gives_every_algorithm_the_same_clients_and_batches() -> None:
 # Something to learn
 
 
-@pytest.mark.parametrize("objective", [Supervised(), NaiveMix(0.1), FedMix(0.1), LocalMix(alpha=0.2)], ids=str)
+@pytest.mark.parametrize(
+    "objective", [Supervised(), NaiveMix(0.1), FedMix(0.1), LocalMix(alpha=0.2)], ids=str
+)
 def test_diabetes_is_learned(objective: Objective) -> None:
-    """To predict the training mean (which is 0) costs the mean of y² on the test set; linear regression halves that."""
+    """To predict the training mean (which is 0) costs the mean of y² on the test set; linear
+    regression halves that.
+    """
     patients = data.diabetes(10)
     baseline = float((patients.test_y.astype(float) ** 2).mean())
     module = initialised(lambda: models.mlp(10, 1, 16), 0)
-    federation = Federation(module, patients, objective, Training(5, epochs=2, batch_size=10, lr=0.02), seed=0)
+    federation = Federation(
+        module, patients, objective, Training(5, epochs=2, batch_size=10, lr=0.02), seed=0
+    )
     before = federation.evaluate()["mse"]
     last: Round = list(federation.run(15, evaluate_every=15))[-1]
     assert last.metrics is not None
@@ -417,11 +483,15 @@ def test_diabetes_is_learned(objective: Objective) -> None:
     scores = federation.evaluate_clients()
     sizes = patients.test_clients
     assert sizes is not None
-    assert float(scores.scores @ sizes.sizes) / len(patients.test_y) == pytest.approx(last.metrics["mse"], rel=1e-6)
+    assert float(scores.scores @ sizes.sizes) / len(patients.test_y) == pytest.approx(
+        last.metrics["mse"], rel=1e-6
+    )
 
 
 def test_an_interrupted_round_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in mid-round, then on: weights and bytes are those of a run that was never interrupted."""
+    """Ctrl-C in mid-round, then on: weights and bytes are those of a run that was never
+    interrupted.
+    """
 
     def start() -> Federation:
         def changes(round_: int) -> dict[int, list[int]]:
@@ -429,7 +499,14 @@ def test_an_interrupted_round_can_be_tried_again(monkeypatch: pytest.MonkeyPatch
 
         data = synthetic("digits_cnn", (6, 6, 6, 6))
         exchange = Exchange(m=3, noise=0.1)
-        return Federation(initialised(models.digits_cnn, 1), data, NaiveMix(0.1), Training(2), exchange=exchange, changes=changes)
+        return Federation(
+            initialised(models.digits_cnn, 1),
+            data,
+            NaiveMix(0.1),
+            Training(2),
+            exchange=exchange,
+            changes=changes,
+        )
 
     whole = start()
     list(whole.run(4))

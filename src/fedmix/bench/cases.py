@@ -1,4 +1,6 @@
-"""The workloads: the presets' models and settings on random data of the right shapes, made in memory."""
+"""The workloads: the presets' models and settings on random data of the right shapes, made in
+memory.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,10 +33,13 @@ RATE = 0.001  # small, so that no weights leave the numbers; it does not change 
 
 
 class Workload(NamedTuple):
-    """A model with random data for it. `preset` gives clients per round, batch size, momentum, λ and the exchange.
+    """A model with random data for it.
 
-    `loop_model` is the module that the plain loop trains, where people would write another one. `steps` are a client's local
-    steps in a round, on a CPU and on a GPU: enough to time, and few enough to wait for.
+    `preset` gives clients per round, batch size, momentum, λ and the exchange.
+
+    `loop_model` is the module that the plain loop trains, where people would write another one.
+    `steps` are a client's local steps in a round, on a CPU and on a GPU: enough to time, and few
+    enough to wait for.
     """
 
     preset: str
@@ -47,12 +52,28 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {
-    "digits": Workload("digits", models.digits_cnn, (8, 8, 1), 10, normaliser("standard", DIGITS_MOMENTS), (20, 20)),
-    "lenet": Workload(
-        "femnist", models.lenet, (28, 28, 1), CHARACTERS, normaliser("standard", FEMNIST_MOMENTS, invert=True), (20, 20)
+    "digits": Workload(
+        "digits", models.digits_cnn, (8, 8, 1), 10, normaliser("standard", DIGITS_MOMENTS), (20, 20)
     ),
-    "vgg": Workload("cifar10", models.vgg, (32, 32, 3), 10, normaliser("standard", CIFAR10.moments, pad=4), (4, 20)),
-    "charlstm": Workload("shakespeare", models.charlstm, (WINDOW,), LETTERS, OneHot(LETTERS), (2, 20), PlainCharLSTM),
+    "lenet": Workload(
+        "femnist",
+        models.lenet,
+        (28, 28, 1),
+        CHARACTERS,
+        normaliser("standard", FEMNIST_MOMENTS, invert=True),
+        (20, 20),
+    ),
+    "vgg": Workload(
+        "cifar10",
+        models.vgg,
+        (32, 32, 3),
+        10,
+        normaliser("standard", CIFAR10.moments, pad=4),
+        (4, 20),
+    ),
+    "charlstm": Workload(
+        "shakespeare", models.charlstm, (WINDOW,), LETTERS, OneHot(LETTERS), (2, 20), PlainCharLSTM
+    ),
 }
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -65,7 +86,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 class Size(NamedTuple):
-    """How large a round is, and how exact. None is the preset's; `ragged` gives clients from 20 % to 180 % of the mean size."""
+    """How large a round is, and how exact.
+
+    None is the preset's; `ragged` gives clients from 20 % to 180 % of the mean size.
+    """
 
     clients: int | None = None
     batch: int | None = None
@@ -74,7 +98,9 @@ class Size(NamedTuple):
     precision: Precision = "tf32"
 
 
-def federation(workload: Workload, algorithm: str, variant: str, size: Size, device: str) -> Federation:
+def federation(
+    workload: Workload, algorithm: str, variant: str, size: Size, device: str
+) -> Federation:
     """A federation whose clients all take part in every round, trained by `variant`."""
     spec = experiment(workload.preset, algorithm)
     given = {"clients_per_round": size.clients, "batch_size": size.batch}
@@ -95,7 +121,13 @@ def federation(workload: Workload, algorithm: str, variant: str, size: Size, dev
         **VARIANTS[variant],
     )
     if variant == "plain":
-        built.engine = Plain((workload.loop_model or workload.model)(), built.objective, training, built.device, size.precision)
+        built.engine = Plain(
+            (workload.loop_model or workload.model)(),
+            built.objective,
+            training,
+            built.device,
+            size.precision,
+        )
     return built
 
 
@@ -113,4 +145,6 @@ def random_data(workload: Workload, sizes: list[int]) -> FederatedData:
     x = rng.integers(0, highest, (count, *workload.shape), dtype=np.uint8)
     y = rng.integers(0, workload.classes, count)
     clients = Ragged.cut(np.arange(count), sizes)
-    return FederatedData(x, y, clients, x[:1], y[:1], workload.classes, workload.transform, name="random data")
+    return FederatedData(
+        x, y, clients, x[:1], y[:1], workload.classes, workload.transform, name="random data"
+    )

@@ -1,4 +1,7 @@
-"""What something was measured on and with. No paths and no names of machines: results are meant to be shown."""
+"""What something was measured on and with.
+
+No paths and no names of machines: results are meant to be shown.
+"""
 
 import os
 import platform

@@ -1,6 +1,7 @@
 """Times one local step of all clients for several variants, taking turns, all asked by one process.
 
-Every round starts from the same weights and the same draws, so all variants and repeats do the same work.
+Every round starts from the same weights and the same draws, so all variants and repeats do the same
+work.
 """
 
 import gc
@@ -32,7 +33,9 @@ Listener = Callable[[str], None]
 
 
 class Timing(NamedTuple):
-    """Seconds of a whole round and of the engine's part in it, and the most GPU memory above what there was before it."""
+    """Seconds of a whole round and of the engine's part in it, and the most GPU memory above what
+    there was before it.
+    """
 
     whole: float
     local: float
@@ -40,7 +43,9 @@ class Timing(NamedTuple):
 
 
 class Clocked:
-    """An engine that notes how long its own work takes: gathering batches and stepping, from plans to updated weights."""
+    """An engine that notes how long its own work takes: gathering batches and stepping, from plans
+    to updated weights.
+    """
 
     def __init__(self, engine: Engine, device: torch.device) -> None:
         self.engine, self.device = engine, device
@@ -63,15 +68,21 @@ class Clocked:
 
 
 def _steps_and_padding(engine: Engine, work: Work) -> tuple[float, float | None]:
-    """Mean steps of a client, and the share of masked samples in what the engine computes, where that is known."""
+    """Mean steps of a client, and the share of masked samples in what the engine computes, where
+    that is known.
+    """
     steps = [plan.steps for plan in work.plans]
-    if isinstance(engine, Processes):  # whose workers line clients up, each with an engine that is not here
+    if isinstance(
+        engine, Processes
+    ):  # whose workers line clients up, each with an engine that is not here
         return statistics.mean(steps), None
     if not isinstance(engine, Vectorised):  # which alone lines clients up
         return statistics.mean(steps), 0.0
     stays, slots = engine.packed(steps)
     masks = [plan.mask for plan in work.plans]
-    return statistics.mean(steps), 1 - sum(int(mask.sum()) for mask in masks) / (slots * length(stays) * masks[0].shape[1])
+    return statistics.mean(steps), 1 - sum(int(mask.sum()) for mask in masks) / (
+        slots * length(stays) * masks[0].shape[1]
+    )
 
 
 def wait(device: torch.device) -> None:
@@ -83,7 +94,9 @@ def wait(device: torch.device) -> None:
 class Trial:
     """One variant with its federation, warmed up, and the rounds it has been timed for."""
 
-    def __init__(self, workload: Workload, algorithm: str, variant: str, size: Size, device: str) -> None:
+    def __init__(
+        self, workload: Workload, algorithm: str, variant: str, size: Size, device: str
+    ) -> None:
         gc.collect()  # what an earlier trial left must not go while this one's memory is counted
         before = _allocated(device)
         self.variant, self.algorithm, self.precision = variant, algorithm, size.precision
@@ -97,9 +110,11 @@ class Trial:
         self.rounds: list[Timing] = []
 
     def _warm_up(self) -> tuple[int, float]:
-        """The fastest number of CPU threads, and how long its first round took; more are tried until they are clearly slower.
+        """The fastest number of CPU threads, and how long its first round took; more are tried
+        until they are clearly slower.
 
-        On a GPU the number stays what it is: the host only hands out work. Processes have one thread each.
+        On a GPU the number stays what it is: the host only hands out work. Processes have one
+        thread each.
         """
         best, threads, warmup = math.inf, 0, 0.0
         for count in self._thread_counts():
@@ -140,7 +155,11 @@ class Trial:
         self.federation._train_round()
         wait(self.device)
         whole = time.perf_counter() - started
-        return Timing(whole, self.clock.seconds, torch.cuda.max_memory_allocated(self.device) - before if cuda else 0)
+        return Timing(
+            whole,
+            self.clock.seconds,
+            torch.cuda.max_memory_allocated(self.device) - before if cuda else 0,
+        )
 
     def record(self, workload: str) -> Record:
         """What was measured so far: at least one round."""
@@ -196,7 +215,9 @@ def thread_counts(available: int) -> list[int]:
 class Bench:
     """Measures groups of variants and keeps what it has, so that a run that is stopped can show it."""
 
-    def __init__(self, size: Size, device: str, repeats: int, listen: Listener = lambda _: None) -> None:
+    def __init__(
+        self, size: Size, device: str, repeats: int, listen: Listener = lambda _: None
+    ) -> None:
         if repeats < 1:
             raise BadInput(f"--repeats {repeats}: at least one is needed")
         self.size, self.device, self.repeats, self.listen = size, device, repeats, listen
@@ -211,7 +232,10 @@ class Bench:
         return with_speedups([*self._done, *(t.record(workload) for t in trials if t.rounds)])
 
     def group(self, name: str, workload: Workload, algorithm: str, variants: Sequence[str]) -> None:
-        """Warm the variants up, then let them take turns. One that fails is noted, and the others go on."""
+        """Warm the variants up, then let them take turns.
+
+        One that fails is noted, and the others go on.
+        """
         threads = torch.get_num_threads()
         trials: list[Trial] = []
         self._now = name, trials
@@ -222,7 +246,9 @@ class Bench:
                     trials.append(trial)
             for repeat in range(self.repeats):
                 for trial in trials:
-                    self.listen(f"{name} {algorithm} {trial.variant}: {repeat + 1} of {self.repeats}")
+                    self.listen(
+                        f"{name} {algorithm} {trial.variant}: {repeat + 1} of {self.repeats}"
+                    )
                     trial.measure()
         finally:
             torch.set_num_threads(threads)
@@ -239,9 +265,13 @@ class Bench:
             except Exception as error:  # whatever it is, the other variants can be measured
                 self._note(f"{name} {algorithm} {variant} failed: {first_line(error)}")
                 return None
-        for text in dict.fromkeys(str(w.message) for w in said if issubclass(w.category, FedmixWarning)):
+        for text in dict.fromkeys(
+            str(w.message) for w in said if issubclass(w.category, FedmixWarning)
+        ):
             self._note(f"{name} {algorithm} {variant}: {text}")
         return trial
 
     def _note(self, text: str) -> None:
-        self.notes.append(re.sub(r"(?:/[^\s/'\"]+)+/", "", text))  # files without their folders: notes are meant to be shown
+        self.notes.append(
+            re.sub(r"(?:/[^\s/'\"]+)+/", "", text)
+        )  # files without their folders: notes are meant to be shown

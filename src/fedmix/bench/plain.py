@@ -1,7 +1,9 @@
-"""The loop that people write in PyTorch: a module, `torch.optim.SGD`, `loss.backward()`, one client after another.
+"""The loop that people write in PyTorch: a module, `torch.optim.SGD`, `loss.backward()`, one client
+after another.
 
-It shares no code with the engines' step, so it is also a check of theirs. It is written with care, so that what is compared is
-the ordinary way and not a bad one: data stays on the device, nothing waits for the GPU inside a client, LSTMs are PyTorch's own.
+It shares no code with the engines' step, so it is also a check of theirs. It is written with care,
+so that what is compared is the ordinary way and not a bad one: data stays on the device, nothing
+waits for the GPU inside a client, LSTMs are PyTorch's own.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +29,9 @@ LoopLoss = Callable[[nn.Module, Tensor, Tensor, Received | None], Tensor]
 
 
 class Plain:
-    """Runs a round's clients in the plain loop, from the same draws as an engine, whose place in a federation it can take."""
+    """Runs a round's clients in the plain loop, from the same draws as an engine, whose place in a
+    federation it can take.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,11 @@ class Plain:
         device: torch.device,
         precision: Precision = "float32",
     ) -> None:
-        self.module, self.loss, self.training = module.to(device).train(), loop_loss(objective), training
+        self.module, self.loss, self.training = (
+            module.to(device).train(),
+            loop_loss(objective),
+            training,
+        )
         self.precision = precision
         self.weights = [p for p in module.parameters() if p.requires_grad]
 
@@ -49,12 +57,16 @@ class Plain:
             with arithmetic(self.precision):
                 loss = self._train(data, client, plan, work)
             trained = zip(work.params, self.weights, strict=True)
-            yield Updates([client], {name: w.detach().clone()[None] for name, w in trained}, loss[None])
+            yield Updates(
+                [client], {name: w.detach().clone()[None] for name, w in trained}, loss[None]
+            )
 
     def _train(self, data: Resident, client: int, plan: ClientPlan, work: Work) -> Tensor:
         """One client's local update; its mean loss."""
         how = self.training
-        optimiser = torch.optim.SGD(self.weights, work.lr, how.momentum, weight_decay=how.weight_decay)
+        optimiser = torch.optim.SGD(
+            self.weights, work.lr, how.momentum, weight_decay=how.weight_decay
+        )
         transform = data.data.transform
         rows = torch.from_numpy(data.data.clients[client][plan.rows]).to(data.device)
         crops = None if plan.crops is None else torch.from_numpy(plan.crops).to(data.device)
@@ -90,16 +102,24 @@ def loop_loss(objective: Objective) -> LoopLoss:
 def naivemix(module: nn.Module, x: Tensor, y: Tensor, mean: Received, lam: float) -> Tensor:
     """Mixup with the mean as if it were a sample."""
     outputs = module((1 - lam) * x + lam * mean.x)
-    return (1 - lam) * F.cross_entropy(outputs, y) + lam * F.cross_entropy(outputs, mean.y.expand_as(outputs))
+    return (1 - lam) * F.cross_entropy(outputs, y) + lam * F.cross_entropy(
+        outputs, mean.y.expand_as(outputs)
+    )
 
 
 def fedmix(module: nn.Module, x: Tensor, y: Tensor, mean: Received, lam: float) -> Tensor:
-    """ℓ1 + ℓ2 + ℓ3 with ℓ3 by double backward: the input gradient carries the batch's 1/B, so ℓ3 sums over all elements."""
+    """ℓ1 + ℓ2 + ℓ3 with ℓ3 by double backward: the input gradient carries the batch's 1/B, so ℓ3
+    sums over all elements.
+    """
     x = ((1 - lam) * x).requires_grad_()
     outputs = module(x)
     own = F.cross_entropy(outputs, y)
     [slope] = torch.autograd.grad(own, x, create_graph=True)
-    return (1 - lam) * own + lam * F.cross_entropy(outputs, mean.y.expand_as(outputs)) + lam * (slope * mean.x).sum()
+    return (
+        (1 - lam) * own
+        + lam * F.cross_entropy(outputs, mean.y.expand_as(outputs))
+        + lam * (slope * mean.x).sum()
+    )
 
 
 def _given(mean: Received | None) -> Received:
@@ -111,7 +131,8 @@ def _given(mean: Received | None) -> Received:
 class PlainCharLSTM(nn.Module):
     """`models.charlstm` with PyTorch's own LSTM, and its weights in the same order.
 
-    `nn.LSTM` has a second bias in every layer; it is zero and not trained here, so that both models are the same function.
+    `nn.LSTM` has a second bias in every layer; it is zero and not trained here, so that both models
+    are the same function.
     """
 
     def __init__(self, classes: int = CLASSES, embedding: int = 8, hidden: int = 256) -> None:
@@ -124,6 +145,8 @@ class PlainCharLSTM(nn.Module):
                 nn.init.zeros_(weight).requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.backends.cudnn.flags(enabled=not x.requires_grad):  # cuDNN's LSTM cannot be differentiated twice
+        with torch.backends.cudnn.flags(
+            enabled=not x.requires_grad
+        ):  # cuDNN's LSTM cannot be differentiated twice
             hidden, _ = self.lstm(self.embedding(x))
         return self.head(hidden[:, -1])  # type: ignore[no-any-return]  # a module's call is Any

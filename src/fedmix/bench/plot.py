@@ -1,4 +1,6 @@
-"""Two pictures, as PNG or SVG: bars of how much faster than the plain loop, and curves of how a round grows."""
+"""Two pictures, as PNG or SVG: bars of how much faster than the plain loop, and curves of how a
+round grows.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +21,17 @@ LINE = 0.32  # inches for one bar
 
 
 def draw_speedups(records: Sequence[Record], path: Path) -> None:
-    """Horizontal bars, one panel for each workload: how many times faster than the plain loop. Narrow enough for a phone."""
+    """Horizontal bars, one panel for each workload: how many times faster than the plain loop.
+
+    Narrow enough for a phone.
+    """
     check_picture(path)
     shown = [r for r in records if r.speedup is not None]
     if not shown:
-        raise BadInput("there is nothing to draw: no record can be compared with a plain loop; measure variant plain as well")
+        raise BadInput(
+            "there is nothing to draw: no record can be compared with a plain loop; measure "
+            "variant plain as well"
+        )
     from matplotlib.figure import Figure
 
     panels = list(dict.fromkeys((r.workload, r.device) for r in shown))
@@ -32,11 +40,18 @@ def draw_speedups(records: Sequence[Record], path: Path) -> None:
     figure = Figure(figsize=(5.2, sum(heights) + 0.4), layout="constrained", facecolor="white")
     variants = list(dict.fromkeys(r.variant for r in shown))
     for axes, (workload, device), lines in zip(
-        figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0], panels, rows, strict=True
+        figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0],
+        panels,
+        rows,
+        strict=True,
     ):
         _bars(axes, lines, variants)
         axes.set_title(
-            f"{printable(workload)}, {printable(device)}", loc="left", fontsize=12, fontweight="bold", parse_math=False
+            f"{printable(workload)}, {printable(device)}",
+            loc="left",
+            fontsize=12,
+            fontweight="bold",
+            parse_math=False,
         )
     figure.supxlabel("speed; the plain PyTorch loop is 1", fontsize=11)
     write_figure(path, figure)
@@ -51,13 +66,23 @@ def _rows(records: Sequence[Record]) -> list[Record | str]:
 
 
 def _bars(axes: "Axes", lines: Sequence[Record | str], variants: Sequence[str]) -> None:
-    colours = {v: GREY if v == "plain" else COLOURS[i % len(COLOURS)] for i, v in enumerate(variants)}
+    colours = {
+        v: GREY if v == "plain" else COLOURS[i % len(COLOURS)] for i, v in enumerate(variants)
+    }
     longest = max(line.speedup or 0 for line in lines if isinstance(line, Record))
     names = []
     for y, line in enumerate(lines):
         if isinstance(line, str):
             names.append("")
-            axes.text(0, y + 0.1, printable(line), fontsize=11, style="italic", va="center", parse_math=False)
+            axes.text(
+                0,
+                y + 0.1,
+                printable(line),
+                fontsize=11,
+                style="italic",
+                va="center",
+                parse_math=False,
+            )
             continue
         speedup = line.speedup or 0
         names.append(printable(line.variant))
@@ -72,23 +97,39 @@ def _bars(axes: "Axes", lines: Sequence[Record | str], variants: Sequence[str]) 
 
 
 def draw_growth(grown: Sequence[Growth], path: Path) -> None:
-    """Time above, memory below, one column for each axis, all logarithmic; dotted is growth in proportion."""
+    """Time above, memory below, one column for each axis, all logarithmic; dotted is growth in
+    proportion.
+    """
     check_picture(path)
     from matplotlib.figure import Figure
 
     axes_of = list(dict.fromkeys(g.axis for g in grown))
     algorithms = list(dict.fromkeys(g.algorithm for g in grown))
-    figure = Figure(figsize=(3.1 * len(axes_of) + 0.6, 5.2), layout="constrained", facecolor="white")
+    figure = Figure(
+        figsize=(3.1 * len(axes_of) + 0.6, 5.2), layout="constrained", facecolor="white"
+    )
     panels = figure.subplots(2, len(axes_of), squeeze=False, sharex="col", sharey="row")
     for column, axis in enumerate(axes_of):
         for index, algorithm in enumerate(algorithms):
-            mine = sorted((g for g in grown if (g.axis, g.algorithm) == (axis, algorithm)), key=lambda g: g.value)
-            x, look = [g.value for g in mine], {"color": COLOURS[index % len(COLOURS)], "marker": "o", "label": algorithm}
+            mine = sorted(
+                (g for g in grown if (g.axis, g.algorithm) == (axis, algorithm)),
+                key=lambda g: g.value,
+            )
+            x, look = (
+                [g.value for g in mine],
+                {"color": COLOURS[index % len(COLOURS)], "marker": "o", "label": algorithm},
+            )
             panels[0, column].plot(x, [g.seconds for g in mine], **look)
             panels[1, column].plot(x, [max(g.peak_mib, 1) for g in mine], **look)
             if index == 0 and len(mine) > 1:
                 last = mine[-1]
-                panels[0, column].plot(x, [last.seconds * g.value / last.value for g in mine], ":", color=GREY, zorder=0)
+                panels[0, column].plot(
+                    x,
+                    [last.seconds * g.value / last.value for g in mine],
+                    ":",
+                    color=GREY,
+                    zorder=0,
+                )
         panels[1, column].set_xlabel(TITLES[axis])
     for panel in panels.flat:
         panel.set(xscale="log", yscale="log")

@@ -49,7 +49,9 @@ WORDS = ("workload", "algorithm", "variant", "device", "precision")
 
 def with_speedups(records: Sequence[Record]) -> list[Record]:
     """Records of one file, each with how many times faster than the plain loop of that file it is."""
-    plain = {(r.workload, r.algorithm, r.device): r.ms_per_step for r in records if r.variant == "plain"}
+    plain = {
+        (r.workload, r.algorithm, r.device): r.ms_per_step for r in records if r.variant == "plain"
+    }
 
     def against(record: Record) -> float | None:
         base = plain.get((record.workload, record.algorithm, record.device))
@@ -58,9 +60,15 @@ def with_speedups(records: Sequence[Record]) -> list[Record]:
     return [replace(r, speedup=against(r)) for r in records]
 
 
-def written(kind: str, about: dict[str, Any], records: Iterable[Any], notes: Sequence[str], path: Path) -> None:
-    """Write the records, dataclasses all, with what they were measured on; the file is whole or not there."""
-    rows = [{name: value for name, value in asdict(r).items() if value is not None} for r in records]
+def written(
+    kind: str, about: dict[str, Any], records: Iterable[Any], notes: Sequence[str], path: Path
+) -> None:
+    """Write the records, dataclasses all, with what they were measured on; the file is whole or not
+    there.
+    """
+    rows = [
+        {name: value for name, value in asdict(r).items() if value is not None} for r in records
+    ]
     content = {"kind": kind, **about, "notes": list(notes), "records": rows}
     write(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
@@ -71,10 +79,14 @@ def read_steps(path: Path) -> list[Record]:
     try:
         rows = parse_json(content)["records"]
         known = {f.name for f in fields(Record)}
-        records = [Record(**{name: value for name, value in row.items() if name in known}) for row in rows]
+        records = [
+            Record(**{name: value for name, value in row.items() if name in known}) for row in rows
+        ]
     except (ValueError, KeyError, TypeError, AttributeError):
         needed = ", ".join(REQUIRED)
-        raise BadInput(f"{path} holds no records of steps; each needs {needed} (benchmarks/README.md)") from None
+        raise BadInput(
+            f"{path} holds no records of steps; each needs {needed} (benchmarks/README.md)"
+        ) from None
     for record in records:
         _check(record, path)
     return with_speedups(records)
@@ -85,11 +97,22 @@ def _check(record: Record, path: Path) -> None:
         value = getattr(record, field.name)
         if value is None and field.name not in REQUIRED:
             continue
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+        number = (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+            and value >= 0
+        )
         if not (isinstance(value, str) if field.name in WORDS else number):
-            raise BadInput(f"{path}: {field.name}={printable(value)[:40]!r} is not {_should(field.name)}; correct it")
+            raise BadInput(
+                f"{path}: {field.name}={printable(value)[:40]!r} is not {_should(field.name)}; "
+                "correct it"
+            )
     if not record.ms_per_step or record.speedup == 0:
-        raise BadInput(f"{path}: a step of {printable(record.variant)} takes no time; ms_per_step and speedup must be above 0")
+        raise BadInput(
+            f"{path}: a step of {printable(record.variant)} takes no time; ms_per_step and speedup "
+            "must be above 0"
+        )
 
 
 def _should(name: str) -> str:
@@ -101,7 +124,9 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
     "range": lambda r: f"{_digits(r.low)}–{_digits(r.high)}",
     "vs plain": lambda r: "" if r.speedup is None else f"{_digits(r.speedup)}x",
     "warm-up": lambda r: "" if r.warmup_s is None else f"{r.warmup_s:.1f} s",
-    "threads": lambda r: "" if r.threads is None else f"{r.workers}x{r.threads}" if r.workers else f"{r.threads}",
+    "threads": lambda r: (
+        "" if r.threads is None else f"{r.workers}x{r.threads}" if r.workers else f"{r.threads}"
+    ),
     "MiB": lambda r: "" if r.peak_mib is None else f"{r.peak_mib:.0f}",
     "outside": lambda r: "" if r.outside is None else f"{100 * r.outside:.1f} %",
     "padding": lambda r: f"{100 * r.padding:.0f} %" if r.padding else "",
@@ -109,7 +134,9 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
 
 
 def table(records: Sequence[Record]) -> "Table":
-    """For a terminal: a heading for each workload and algorithm, and the columns that somebody fills."""
+    """For a terminal: a heading for each workload and algorithm, and the columns that somebody
+    fills.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -122,7 +149,9 @@ def table(records: Sequence[Record]) -> "Table":
         if i == 0 or _heading(records[i - 1]) != _heading(record):
             shown.add_section()
             shown.add_row(Text(_heading(record), style="bold"))
-        shown.add_row(Text(f"  {printable(record.variant)}"), *(COLUMNS[column](record) for column in columns))
+        shown.add_row(
+            Text(f"  {printable(record.variant)}"), *(COLUMNS[column](record) for column in columns)
+        )
     return shown
 
 
@@ -130,7 +159,10 @@ def markdown(records: Sequence[Record]) -> str:
     """The same for a page, with the heading in a column of its own."""
     columns = _filled(records)
     lines = [["workload", "variant", *columns], ["---", "---", *["--:"] * len(columns)]]
-    lines += [[_heading(r), printable(r.variant), *(COLUMNS[column](r) for column in columns)] for r in records]
+    lines += [
+        [_heading(r), printable(r.variant), *(COLUMNS[column](r) for column in columns)]
+        for r in records
+    ]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
@@ -145,7 +177,10 @@ def _heading(record: Record) -> str:
     'lenet fedmix, 10x10'
     """
     size = f", {record.clients}x{record.batch}" if record.clients and record.batch else ""
-    return printable(f"{record.workload} {record.algorithm}{size}{'' if record.device == 'cpu' else f', {record.device}'}")
+    return printable(
+        f"{record.workload} "
+        f"{record.algorithm}{size}{'' if record.device == 'cpu' else f', {record.device}'}"
+    )
 
 
 def _digits(number: float) -> str:

@@ -1,7 +1,8 @@
-"""How a round's time and memory grow: with clients per round, clients in all, steps per client and model size, one at a time.
+"""How a round's time and memory grow: with clients per round, clients in all, steps per client and
+model size, one at a time.
 
-Every point is measured in a process of its own, so that its peak of memory is its own too, and a point that the machine cannot
-hold ends its axis and not the measurement.
+Every point is measured in a process of its own, so that its peak of memory is its own too, and a
+point that the machine cannot hold ends its axis and not the measurement.
 """
 
 import json
@@ -35,7 +36,9 @@ INPUTS, CLASSES, BATCH, ROWS = 784, 10, 10, 2000
 
 
 class Point(NamedTuple):
-    """The size of a federation: K clients of N a round, each with so many steps, on a two-layer net of that width."""
+    """The size of a federation: K clients of N a round, each with so many steps, on a two-layer net
+    of that width.
+    """
 
     clients: int = 10
     population: int = 1000
@@ -59,7 +62,9 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Growth:
-    """A point of an axis: seconds of a round (median, low, high), of what comes before the second one, and peak memory."""
+    """A point of an axis: seconds of a round (median, low, high), of what comes before the second
+    one, and peak memory.
+    """
 
     axis: str
     value: int
@@ -82,7 +87,10 @@ def points(axis: str) -> list[tuple[int, Point]]:
 
 
 def federation(point: Point, algorithm: str, device: str) -> Federation:
-    """A federation of that size. Clients hold rows of one small array, so N costs an index and no samples."""
+    """A federation of that size.
+
+    Clients hold rows of one small array, so N costs an index and no samples.
+    """
     spec = experiment("digits", algorithm)
     rng, samples = stream(0, "bench"), point.steps * BATCH
     x = rng.standard_normal((ROWS, INPUTS), dtype=np.float32)
@@ -100,10 +108,14 @@ def federation(point: Point, algorithm: str, device: str) -> Federation:
 
 
 def measure(point: Point, algorithm: str, device: str, repeats: int) -> Growth:
-    """Build it, run a first round (exchange and compilation are in there), then time `repeats` rounds."""
+    """Build it, run a first round (exchange and compilation are in there), then time `repeats`
+    rounds.
+    """
     before, started = peak_memory(), time.perf_counter()
     built = federation(point, algorithm, device)
-    rounds = built.run(repeats + 2, evaluate_every=repeats + 2)  # whose last one, which would be evaluated, is never run
+    rounds = built.run(
+        repeats + 2, evaluate_every=repeats + 2
+    )  # whose last one, which would be evaluated, is never run
     next(rounds)
     wait(built.device)
     times = [time.perf_counter()]
@@ -147,7 +159,10 @@ def sweep(
     limit: float,
     listen: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Growth | str]:
-    """Every point, smallest first; a string says why an axis ends early. `limit`: seconds after which a point is the last."""
+    """Every point, smallest first; a string says why an axis ends early.
+
+    `limit`: seconds after which a point is the last.
+    """
     if repeats < 1:
         raise BadInput(f"--repeats {repeats}: at least one is needed")
     if not limit > 0:
@@ -168,7 +183,12 @@ def sweep(
 
 def _apart(point: Point, algorithm: str, device: str, repeats: int) -> Growth | str:
     """`measure` in a process of its own; a string says why there is no result."""
-    command = [sys.executable, "-m", "fedmix.bench.scale", json.dumps([point, algorithm, device, repeats])]
+    command = [
+        sys.executable,
+        "-m",
+        "fedmix.bench.scale",
+        json.dumps([point, algorithm, device, repeats]),
+    ]
     with _started(command) as process:
         out, messages = process.communicate()
     last = (messages.strip().splitlines() or [""])[-1]
@@ -181,7 +201,10 @@ def _apart(point: Point, algorithm: str, device: str, repeats: int) -> Growth | 
 
 @contextmanager
 def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that never outlives this block. Ctrl-C does not reach it, and waits here until it is known to be there."""
+    """A process that never outlives this block.
+
+    Ctrl-C does not reach it, and waits here until it is known to be there.
+    """
     stop = False
 
     def note() -> None:
@@ -189,7 +212,13 @@ def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
         stop = True
 
     with heard([signal.SIGINT], note):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
     with process:
         try:
             if stop:

@@ -1,4 +1,7 @@
-"""The command line. Only typer is imported at first; torch and the rest wait until a command needs them."""
+"""The command line.
+
+Only typer is imported at first; torch and the rest wait until a command needs them.
+"""
 
 import sys
 
@@ -8,6 +11,9 @@ def main() -> None:
     try:
         from fedmix.cli.app import main as run
     except ModuleNotFoundError as error:
-        print(f"fedmix: the command line needs {error.name}; run: pip install 'fedmix[cli]'", file=sys.stderr)
+        print(
+            f"fedmix: the command line needs {error.name}; run: pip install 'fedmix[cli]'",
+            file=sys.stderr,
+        )
         sys.exit(2)
     run()

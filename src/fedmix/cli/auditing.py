@@ -21,7 +21,12 @@ from fedmix.runs.environment import environment
 from fedmix.runs.progress import console, counting, tell_written
 
 PICTURES = ("digits", "femnist", "cifar10", "cifar100")
-VARIED = {"exchange.m": "--m", "exchange.noise": "--sigma", "exchange.average": "--average", "exchange.wait": "--wait"}
+VARIED = {
+    "exchange.m": "--m",
+    "exchange.noise": "--sigma",
+    "exchange.average": "--average",
+    "exchange.wait": "--wait",
+}
 
 
 def attack(
@@ -49,9 +54,19 @@ def attack(
     _refuse_varied(settings)
     chosen = experiments(what, [None], None, seed, seeds, settings)
     by_seed, base = {e.seed: e for e in chosen}, _base(chosen, seeds, clip)
-    grid = Grid(base, _sizes(sizes), _noises(sigma, epsilon) or [Noise(base.noise)], average, wait, delta=delta)
+    grid = Grid(
+        base,
+        _sizes(sizes),
+        _noises(sigma, epsilon) or [Noise(base.noise)],
+        average,
+        wait,
+        delta=delta,
+    )
     if base.clip is None and any(noise.is_epsilon for noise in grid.noises):
-        raise BadInput("--epsilon needs a bound on samples, for without one no noise gives a guarantee; give --clip as well")
+        raise BadInput(
+            "--epsilon needs a bound on samples, for without one no noise gives a guarantee; give "
+            "--clip as well"
+        )
     cells: list[Cell] = []
     with counting(steps(seeds, grid), quiet or as_json) as listen:
         try:
@@ -59,9 +74,25 @@ def attack(
         except KeyboardInterrupt:
             if cells and not as_json:
                 console(sys.stdout).print(show.terminal(cells, grid))
-            raise Interrupted("stopped; this is what was found so far, and no file was written") from None
-    words = {"m": sizes, "sigma": sigma, "epsilon": epsilon, "clip": clip, "average": average, "wait": wait, "delta": delta}
-    about = _about(what, words | {"seed": seed, "seeds": seeds}, settings, chosen[0].build_data(root), list(by_seed))
+            raise Interrupted(
+                "stopped; this is what was found so far, and no file was written"
+            ) from None
+    words = {
+        "m": sizes,
+        "sigma": sigma,
+        "epsilon": epsilon,
+        "clip": clip,
+        "average": average,
+        "wait": wait,
+        "delta": delta,
+    }
+    about = _about(
+        what,
+        words | {"seed": seed, "seeds": seeds},
+        settings,
+        chosen[0].build_data(root),
+        list(by_seed),
+    )
     if as_json:
         print(show.as_json(cells, grid, about), end="")
     else:
@@ -85,11 +116,19 @@ def _base(chosen: Sequence[Experiment], seeds: int, clip: float | None) -> Excha
     """The exchange that these experiments, a seed each, have in common, if it can be attacked."""
     name, how = chosen[0].data.name, chosen[0].build_exchange()
     if len(chosen) != seeds or how is None:
-        raise BadInput("an audit is of one exchange: give one value for each --set, and an algorithm that exchanges means")
+        raise BadInput(
+            "an audit is of one exchange: give one value for each --set, and an algorithm that "
+            "exchanges means"
+        )
     if name not in PICTURES:
-        raise BadInput(f"{name} holds no pictures with classes, which these attacks need; choose one of {', '.join(PICTURES)}")
+        raise BadInput(
+            f"{name} holds no pictures with classes, which these attacks need; choose one of "
+            f"{', '.join(PICTURES)}"
+        )
     if how.source != "pool":
-        raise BadInput(f"exchange.source={how.source!r} sends nothing that could be attacked; use 'pool'")
+        raise BadInput(
+            f"exchange.source={how.source!r} sends nothing that could be attacked; use 'pool'"
+        )
     return how if clip is None else replace(how, clip=clip)
 
 
@@ -106,7 +145,9 @@ def _noises(sigma: str | None, epsilon: str | None) -> list[Noise]:
             try:
                 found.append(Noise(float(word), is_epsilon))
             except ValueError:
-                raise BadInput(f"{option} {word!r} is no number; give numbers, such as 0.1,0.3") from None
+                raise BadInput(
+                    f"{option} {word!r} is no number; give numbers, such as 0.1,0.3"
+                ) from None
             if not is_epsilon:
                 Exchange(noise=found[-1].amount)
     return list(dict.fromkeys(found))
@@ -119,18 +160,29 @@ def _words(option: str, text: str) -> list[str]:
 
 
 def _about(
-    what: str, options: dict[str, Any], settings: Sequence[str], data: FederatedData, seeds: Sequence[int]
+    what: str,
+    options: dict[str, Any],
+    settings: Sequence[str],
+    data: FederatedData,
+    seeds: Sequence[int],
 ) -> dict[str, Any]:
-    """What was audited, the command that does it again, and versions; no paths but the one that was named."""
+    """What was audited, the command that does it again, and versions; no paths but the one that was
+    named.
+    """
     words = ["fedmix", "audit", what]
     for option, value in options.items():
         words += [f"--{option}", str(value)] if value is not None else []
-    known = environment(torch.device("cpu"), shlex.join([*words, *(w for s in settings for w in ("--set", s))]))
+    known = environment(
+        torch.device("cpu"), shlex.join([*words, *(w for s in settings for w in ("--set", s))])
+    )
     return {
         "data": data.name,
         "clients": len(data.clients),
         "samples": int(data.clients.sizes.sum()),
         "shape": data.input_shape,
         "seeds": list(seeds),
-        **{name: known[name] for name in ("command", "started", "commit", "fedmix", "python", "torch", "numpy")},
+        **{
+            name: known[name]
+            for name in ("command", "started", "commit", "fedmix", "python", "torch", "numpy")
+        },
     }

@@ -39,7 +39,11 @@ def steps(
     check_outputs(json_file)
     names = list(WORKLOADS) if workloads == "all" else among("--workloads", workloads, WORKLOADS)
     kinds, chosen = among("--variants", variants, VARIANTS), known_algorithms(algorithms)
-    groups = [(name, algorithm, _possible(kinds, algorithm, device)) for name in names for algorithm in chosen]
+    groups = [
+        (name, algorithm, _possible(kinds, algorithm, device))
+        for name in names
+        for algorithm in chosen
+    ]
     command = _command(
         "steps", workloads=",".join(names), algorithms=",".join(chosen), variants=",".join(kinds), device=device, repeats=repeats,
         clients=size.clients, batch=size.batch, steps=size.steps, ragged=size.ragged, precision=size.precision,
@@ -52,7 +56,9 @@ def steps(
             for name, algorithm, possible in groups:
                 bench.group(name, WORKLOADS[name], algorithm, possible)
         except KeyboardInterrupt:
-            raise _stopped(results.table(bench.records) if bench.records else None, bench.notes) from None
+            raise _stopped(
+                results.table(bench.records) if bench.records else None, bench.notes
+            ) from None
     _tell(results.table(bench.records), bench.notes)
     if json_file:
         results.written("steps", on, bench.records, bench.notes, json_file)
@@ -74,7 +80,12 @@ def scale(
     check_outputs(json_file, pictures=(plot,))
     names, chosen = among("--axes", axes, scaling.AXES), known_algorithms(algorithms)
     command = _command(
-        "scale", axes=",".join(names), algorithms=",".join(chosen), device=device, repeats=repeats, limit=f"{limit:g}"
+        "scale",
+        axes=",".join(names),
+        algorithms=",".join(chosen),
+        device=device,
+        repeats=repeats,
+        limit=f"{limit:g}",
     )
     on = about(device_named(device), command)
     grown: list[scaling.Growth] = []
@@ -101,7 +112,9 @@ def show(files: Sequence[Path], chart: Path | None, markdown: bool) -> None:
     check_outputs(pictures=(chart,))
     records = [record for path in files for record in results.read_steps(path)]
     if not records:
-        raise BadInput("these files hold no records; give files that 'fedmix bench steps --json' wrote")
+        raise BadInput(
+            "these files hold no records; give files that 'fedmix bench steps --json' wrote"
+        )
     if chart:
         pictures.draw_speedups(records, chart)
         tell_written(chart)
@@ -116,7 +129,9 @@ def among(option: str, text: str, known: Iterable[str]) -> list[str]:
     names = listed(text)
     wrong = [name for name in names if name not in known]
     if wrong or not names:
-        raise BadInput(f"{option} {wrong[0] if wrong else text!r} is unknown; choose among {', '.join(known)}")
+        raise BadInput(
+            f"{option} {wrong[0] if wrong else text!r} is unknown; choose among {', '.join(known)}"
+        )
     return names
 
 
@@ -132,9 +147,17 @@ def known_algorithms(text: str) -> list[str]:
 
 def _possible(variants: Sequence[str], algorithm: str, device: str) -> list[str]:
     """Without the plain loop where nobody wrote it, and without processes on a GPU."""
-    possible = [v for v in variants if (v != "plain" or algorithm in KNOWN) and (v != "processes" or device == "cpu")]
+    possible = [
+        v
+        for v in variants
+        if (v != "plain" or algorithm in KNOWN) and (v != "processes" or device == "cpu")
+    ]
     if not possible:
-        why = f"the plain loop knows {', '.join(KNOWN)}, and not {algorithm}" if "plain" in variants else "processes need a CPU"
+        why = (
+            f"the plain loop knows {', '.join(KNOWN)}, and not {algorithm}"
+            if "plain" in variants
+            else "processes need a CPU"
+        )
         raise BadInput(f"{why}; choose other variants")
     return possible
 
@@ -172,5 +195,7 @@ def _growth_table(grown: Sequence[scaling.Growth]) -> Table:
             table.add_section()
             table.add_row(Text(f"{g.algorithm}, {scaling.TITLES[g.axis]}", style="bold"))
         spread = f"{g.low:.3f}–{g.high:.3f}"
-        table.add_row(f"  {g.value:,}", f"{g.seconds:.3f}", spread, f"{g.setup_s:.1f} s", f"{g.peak_mib:.0f}")
+        table.add_row(
+            f"  {g.value:,}", f"{g.seconds:.3f}", spread, f"{g.setup_s:.1f} s", f"{g.peak_mib:.0f}"
+        )
     return table

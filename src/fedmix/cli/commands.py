@@ -16,7 +16,16 @@ from fedmix.core.errors import BadInput, FedmixError, Interrupted
 from fedmix.core.files import PICTURES, check_picture, parse_toml
 from fedmix.core.signals import heard
 from fedmix.experiment.presets import PRESETS, experiment, sections
-from fedmix.experiment.spec import DATA, Experiment, algorithm_of, changed, load_data, read_values, table, takes
+from fedmix.experiment.spec import (
+    DATA,
+    Experiment,
+    algorithm_of,
+    changed,
+    load_data,
+    read_values,
+    table,
+    takes,
+)
 from fedmix.runs.progress import Progress, console, paper, tell_written
 from fedmix.runs.run import Listener, Run
 
@@ -42,7 +51,13 @@ def experiments(
         raise BadInput(f"--set {twice[0]} is given twice; for a sweep, split its values by commas")
     if "seed" in keys and seeds > 1:
         raise BadInput("--set seed and --seeds contradict each other; use --seed and --seeds")
-    fixed = {"seed": seed, "rounds": rounds, "engine.name": engine, "engine.device": device, "engine.processes": processes}
+    fixed = {
+        "seed": seed,
+        "rounds": rounds,
+        "engine.name": engine,
+        "engine.device": device,
+        "engine.processes": processes,
+    }
     chosen = {k: v for k, v in fixed.items() if v is not None}
     where = what if what.endswith(".toml") else f"preset {what}"
     origin = dict.fromkeys(chosen, "command line") | dict.fromkeys(keys, "--set")
@@ -54,12 +69,17 @@ def experiments(
         bases = [changed(base, dict([name])) for base in bases for name in names]
     unknown = [path for (path, _), *_ in grid if not any(takes(base, path) for base in bases)]
     found: dict[str, Experiment] = {}
-    for base in bases[-1:] if unknown else bases:  # of which validation says what is wrong with them
+    for base in (
+        bases[-1:] if unknown else bases
+    ):  # of which validation says what is wrong with them
         taken = (values for values in grid if values[0][0] in unknown or takes(base, values[0][0]))
         points = [dict(point) for point in itertools.product(*taken)]
         start = base.get("seed", 0)
         numbers = [{"seed": start + i} for i in range(seeds)] if type(start) is int else [{}]
-        swept = [[Experiment.of(changed(base, number | p), where, origin) for number in numbers] for p in points]
+        swept = [
+            [Experiment.of(changed(base, number | p), where, origin) for number in numbers]
+            for p in points
+        ]
         _refuse_twice([few[0].id for few in swept], points)
         found |= {one.id: one for few in swept for one in few}
     return list(found.values())
@@ -72,7 +92,9 @@ def only_experiment(
     for setting in settings:
         (path, _), *more = parsed(setting)
         if more:
-            raise BadInput(f"--set {path} has several values, but this command takes one experiment; give one")
+            raise BadInput(
+                f"--set {path} has several values, but this command takes one experiment; give one"
+            )
     [chosen] = experiments(what, [algorithm], rounds, seed, 1, settings)
     return chosen
 
@@ -82,8 +104,13 @@ def _refuse_twice(ids: Sequence[str], points: Sequence[dict[str, Any]]) -> None:
     first: dict[str, dict[str, Any]] = {}
     for name, point in zip(ids, points, strict=True):
         if name in first:
-            one, other = (" ".join(f"{path}={value}" for path, value in p.items()) for p in (first[name], point))
-            raise BadInput(f"--set: {one} and {other} are the same run ({name}); leave one of them out")
+            one, other = (
+                " ".join(f"{path}={value}" for path, value in p.items())
+                for p in (first[name], point)
+            )
+            raise BadInput(
+                f"--set: {one} and {other} are the same run ({name}); leave one of them out"
+            )
         first[name] = point
 
 
@@ -96,15 +123,22 @@ def _base(what: str, algorithm: str | None) -> dict[str, Any]:
         return values
     name = str(table(values, "data").get("name"))
     if name not in PRESETS:
-        raise BadInput(f"another algorithm needs a preset's λ and μ, and {name} has none; set [objective] in {what}, and use run")
+        raise BadInput(
+            f"another algorithm needs a preset's λ and μ, and {name} has none; set [objective] in "
+            f"{what}, and use run"
+        )
     new = sections(algorithm, PRESETS[name])
-    if "exchange" in new:  # what the file says of the exchange holds for every algorithm that has one
+    if (
+        "exchange" in new
+    ):  # what the file says of the exchange holds for every algorithm that has one
         new["exchange"] = table(values, "exchange") | {"source": "pool"} | new["exchange"]
     return {k: v for k, v in values.items() if k != "exchange"} | new
 
 
 def parsed(setting: str) -> list[tuple[str, Any]]:
-    """`key=a,b` as [(key, a), (key, b)], each value read as TOML where it is TOML, `none` as None, else as a string."""
+    """`key=a,b` as [(key, a), (key, b)], each value read as TOML where it is TOML, `none` as None,
+    else as a string.
+    """
     key, equals, text = setting.partition("=")
     if not equals or not key:
         raise BadInput(f"--set {setting!r} is not KEY=VALUE, such as objective.lam=0.1")
@@ -151,18 +185,25 @@ def reopened(folders: Sequence[Path], rounds: int | None, processes: int | None)
     """The runs in some folders, each once, perhaps with more rounds or other processes."""
     given = {"rounds": rounds, "engine.processes": processes}
     settings = {path: value for path, value in given.items() if value is not None}
-    runs = [Run.open(folder) for folder in {os.path.realpath(folder): folder for folder in folders}.values()]
+    runs = [
+        Run.open(folder)
+        for folder in {os.path.realpath(folder): folder for folder in folders}.values()
+    ]
     return [Run(run.experiment.with_settings(settings), run.folder) for run in runs]
 
 
 def run_each(
     runs: Sequence[Run], root: Path | None, *, quiet: bool, tensorboard: bool = False, jobs: int = 1
 ) -> Iterator[tuple[Run, dict[str, Any] | Exception]]:
-    """Run one after the other, or several at once; each with its summary, or with what went wrong, after which others go on."""
+    """Run one after the other, or several at once; each with its summary, or with what went wrong,
+    after which others go on.
+    """
     if jobs < 1:
         raise BadInput(f"--jobs {jobs}: at least one is needed")
     command = shlex.join(["fedmix", *sys.argv[1:]])
-    titles = [f"{e.data.name} {e.algorithm} seed {e.seed}" for e in (run.experiment for run in runs)]
+    titles = [
+        f"{e.data.name} {e.algorithm} seed {e.seed}" for e in (run.experiment for run in runs)
+    ]
     widest = max(map(len, titles), default=0)
     here = [(run, titles[i].ljust(widest), f"{i + 1}/{len(runs)}") for i, run in enumerate(runs)]
     missing = [one for one in here if _missing(one[0])] if jobs > 1 else []
@@ -171,13 +212,17 @@ def run_each(
         from fedmix.runs.jobs import at_once, refused
 
         why = refused([run.experiment for run, _, _ in apart], root)
-        yield from ((run, why[run.experiment.id]) for run, _, _ in apart if run.experiment.id in why)
+        yield from (
+            (run, why[run.experiment.id]) for run, _, _ in apart if run.experiment.id in why
+        )
         here = [one for one in here if one not in apart]
         apart = [one for one in apart if one[0].experiment.id not in why]
     with ctrl_c() as stopped:
         for run, title, number in here:
             if stopped():
-                raise Interrupted(f"stopped before {run.folder.name}; the same command goes on where it was")
+                raise Interrupted(
+                    f"stopped before {run.folder.name}; the same command goes on where it was"
+                )
             outcome: dict[str, Any] | Exception
             with Progress(title, run.experiment, number, quiet=quiet) as progress:
                 try:
@@ -189,7 +234,12 @@ def run_each(
                     outcome = error
             yield run, outcome
         if apart:
-            how = {"command": command, "quiet": quiet, "tensorboard": tensorboard, "stopped": stopped}
+            how = {
+                "command": command,
+                "quiet": quiet,
+                "tensorboard": tensorboard,
+                "stopped": stopped,
+            }
             yield from at_once(apart, min(jobs, len(apart)), root, **how)
 
 
@@ -202,10 +252,21 @@ def _missing(run: Run) -> bool:
 
 
 def run_all(
-    runs: Sequence[Run], root: Path | None, *, quiet: bool, as_json: bool, tensorboard: bool, jobs: int = 1
+    runs: Sequence[Run],
+    root: Path | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+    tensorboard: bool,
+    jobs: int = 1,
 ) -> list[Path]:
     """Run each and show what came of it; a failure is told at the end and loses none of the others."""
-    ended = {run.folder: o for run, o in run_each(runs, root, quiet=quiet or as_json, tensorboard=tensorboard, jobs=jobs)}
+    ended = {
+        run.folder: o
+        for run, o in run_each(
+            runs, root, quiet=quiet or as_json, tensorboard=tensorboard, jobs=jobs
+        )
+    }
     failures, summaries = [], {}
     for run in runs:
         outcome = ended[run.folder]
@@ -221,7 +282,9 @@ def run_all(
 
 
 def show_results(summaries: Mapping[str, Mapping[str, Any]], *, quiet: bool, as_json: bool) -> None:
-    """Finished runs, by folder, as JSON or as a table; on standard error, of which something is to be known."""
+    """Finished runs, by folder, as JSON or as a table; on standard error, of which something is to
+    be known.
+    """
     if as_json:
         print(json.dumps(summaries, indent=1))
     elif summaries:
@@ -242,8 +305,12 @@ def tell_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
     if refused and len({str(error) for _, error in failures}) == 1:
         raise failures[0][1]
     if failures:
-        told = "; ".join(f"{run.folder.name}: {error or type(error).__name__}" for run, error in failures)
-        raise (BadInput if refused else FedmixError)(f"{len(failures)} of {runs} runs failed: {told}")
+        told = "; ".join(
+            f"{run.folder.name}: {error or type(error).__name__}" for run, error in failures
+        )
+        raise (BadInput if refused else FedmixError)(
+            f"{len(failures)} of {runs} runs failed: {told}"
+        )
 
 
 @contextmanager
@@ -264,35 +331,50 @@ def listening(run: Run, listen: Listener, tensorboard: bool) -> Iterator[Listene
 
 
 def check_outputs(
-    *paths: Path | None, pictures: Sequence[Path | None] = (), png: Path | None = None, svg: Path | None = None
+    *paths: Path | None,
+    pictures: Sequence[Path | None] = (),
+    png: Path | None = None,
+    svg: Path | None = None,
 ) -> None:
-    """Refuse files that could not be written, or not as what they are called, before hours are spent on what goes into them.
+    """Refuse files that could not be written, or not as what they are called, before hours are
+    spent on what goes into them.
 
-    The ending of one of the `pictures` says what it is; that of `png` and of `svg` must not say otherwise.
+    The ending of one of the `pictures` says what it is; that of `png` and of `svg` must not say
+    otherwise.
     """
     for picture in filter(None, (*pictures, png, svg)):
         check_picture(picture)
     for path, ending in ((png, ".png"), (svg, ".svg")):
         if path is not None and path.suffix.lower() != ending:
             raise BadInput(
-                f"{path}: --{ending[1:]} writes a picture that ends in {ending}; choose this ending or the other option"
+                f"{path}: --{ending[1:]} writes a picture that ends in {ending}; choose this "
+                "ending or the other option"
             )
     for path in filter(None, paths):
         if path.suffix.lower() in PICTURES:
-            raise BadInput(f"{path}: what is written there is no picture; choose another ending than {path.suffix}")
+            raise BadInput(
+                f"{path}: what is written there is no picture; choose another ending than "
+                f"{path.suffix}"
+            )
     places = set()
     for path in filter(None, (*paths, *pictures, png, svg)):
         if path.is_dir():
             raise BadInput(f"{path} cannot be written: it is a folder; name a file")
         if not path.absolute().parent.is_dir():
-            raise BadInput(f"{path} cannot be written: there is no folder {path.parent}; make it first")
+            raise BadInput(
+                f"{path} cannot be written: there is no folder {path.parent}; make it first"
+            )
         place = path.parent.resolve() / path.name
         if place in places:
-            raise BadInput(f"{path} is to be written twice; give each of the outputs a file of its own")
+            raise BadInput(
+                f"{path} is to be written twice; give each of the outputs a file of its own"
+            )
         places.add(place)
 
 
-def write_reports(folders: Sequence[Path], *, pictures: Sequence[Path | None], csv: Path | None, html: Path | None) -> None:
+def write_reports(
+    folders: Sequence[Path], *, pictures: Sequence[Path | None], csv: Path | None, html: Path | None
+) -> None:
     """Write what was asked for of these runs."""
     if not any((*pictures, csv, html)):
         return
@@ -335,12 +417,18 @@ def fetch_data(names: Sequence[str], root: Path | None) -> None:
         raise BadInput(f"data {unknown[0]!r} is unknown; choose among {', '.join(DATA)}")
     for name in names:
         loaded = load_data(name, root)
-        console(sys.stdout).print(f"{name}: {len(loaded.x)} training and {len(loaded.test_x)} test samples")
+        console(sys.stdout).print(
+            f"{name}: {len(loaded.x)} training and {len(loaded.test_x)} test samples"
+        )
 
 
-def show_data(what: str, seed: int | None, settings: Sequence[str], root: Path | None, as_json: bool) -> None:
+def show_data(
+    what: str, seed: int | None, settings: Sequence[str], root: Path | None, as_json: bool
+) -> None:
     """Sizes and classes of the clients."""
-    chosen = only_experiment(what, None if what.endswith(".toml") else "fedavg", None, seed, settings)
+    chosen = only_experiment(
+        what, None if what.endswith(".toml") else "fedavg", None, seed, settings
+    )
     federated = chosen.build_data(root)
     sizes = federated.clients.sizes
     by_class = federated.class_counts()
@@ -350,9 +438,13 @@ def show_data(what: str, seed: int | None, settings: Sequence[str], root: Path |
         return
     out = console(sys.stdout)
     spread = f"{sizes.min()} to {sizes.max()} samples (mean {sizes.mean():.1f})"
-    out.print(f"{federated.name}: {len(sizes)} clients, {spread}, {len(federated.test_x)} test samples")
+    out.print(
+        f"{federated.name}: {len(sizes)} clients, {spread}, {len(federated.test_x)} test samples"
+    )
     for k, count in enumerate(counts[:20]):
         held = ", ".join(f"{c}: {n}" for c, n in enumerate(count) if n)
-        out.print(f"  client {k:3}  {sizes[k]:5} samples   {held}", overflow="ellipsis", no_wrap=True)
+        out.print(
+            f"  client {k:3}  {sizes[k]:5} samples   {held}", overflow="ellipsis", no_wrap=True
+        )
     if len(counts) > 20:
         out.print(f"  ... and {len(counts) - 20} more")

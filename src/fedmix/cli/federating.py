@@ -51,12 +51,22 @@ def run(
     experiment, clients = _with_nodes(experiment, nodes)
     task = Task.of(experiment)
     folder = folder_of(task, out.resolve())
-    config: dict[str, Any] = {"clients": clients, "min-share": min_share, "timeout": timeout, "out": str(out.resolve())}
-    config |= {"at-once": 2 * (os.cpu_count() or 1), "command": shlex.join(["fedmix", *sys.argv[1:]])}
+    config: dict[str, Any] = {
+        "clients": clients,
+        "min-share": min_share,
+        "timeout": timeout,
+        "out": str(out.resolve()),
+    }
+    config |= {
+        "at-once": 2 * (os.cpu_count() or 1),
+        "command": shlex.join(["fedmix", *sys.argv[1:]]),
+    }
     node_config: dict[str, Any] = {"data": str(data.resolve())} if data else {}
     config |= node_config
     Settings.of(config)
-    task.model(task.held_out(config))  # what is wrong with data or model is said before anything is started
+    task.model(
+        task.held_out(config)
+    )  # what is wrong with data or model is said before anything is started
     if policy:
         Policy.load(policy)
         node_config["policy"] = str(policy.resolve())
@@ -67,7 +77,12 @@ def run(
             console().print(told, soft_wrap=True)
         title = f"{experiment.data.name} {experiment.algorithm} seed {experiment.seed} on {clients} nodes"
         alone = locked(folder, ".federation.lock")
-        with writing(folder), alone, _stopping(), Progress(title, experiment, "1/1", quiet=quiet or as_json) as progress:
+        with (
+            writing(folder),
+            alone,
+            _stopping(),
+            Progress(title, experiment, "1/1", quiet=quiet or as_json) as progress,
+        ):
             summary = _federate(experiment, folder, clients, config, node_config, progress, tls=tls)
     show_results({str(folder): summary}, quiet=quiet, as_json=as_json)
 
@@ -83,14 +98,17 @@ def _with_nodes(experiment: Experiment, nodes: int | None) -> tuple[Experiment, 
     """The experiment with one client a node."""
     if not experiment.takes("data.clients"):
         raise BadInput(
-            f"data {experiment.data.name!r} has no setting for its number of clients; start nodes by hand (docs/federation.md)"
+            f"data {experiment.data.name!r} has no setting for its number of clients; start nodes "
+            "by hand (docs/federation.md)"
         )
     if nodes is None:
         return experiment, int(experiment.data.clients)
     if nodes < 1:
         raise BadInput(f"--nodes {nodes}: at least one is needed")
     per_round = min(nodes, experiment.training.clients_per_round)
-    return experiment.with_settings({"data.clients": nodes, "training.clients_per_round": per_round}), nodes
+    return experiment.with_settings(
+        {"data.clients": nodes, "training.clients_per_round": per_round}
+    ), nodes
 
 
 def _federate(
@@ -128,7 +146,9 @@ def _federate(
                     progress.say(_latest(folder))
                 time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:
-            raise Interrupted(f"stopped after round {lines.read}; the same command goes on where it was") from None
+            raise Interrupted(
+                f"stopped after round {lines.read}; the same command goes on where it was"
+            ) from None
         for line in lines.new():
             progress.update(line)
     summary = Run(experiment, folder).finished()
@@ -138,7 +158,9 @@ def _federate(
 
 
 class _Lines:
-    """The metrics of a run as they are written, without those that were there before and may be cut back."""
+    """The metrics of a run as they are written, without those that were there before and may be cut
+    back.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -159,13 +181,21 @@ def _latest(folder: Path) -> str:
     """What the server last noticed."""
     log = folder / "federation.log"
     lines = log.read_text().splitlines() if log.is_file() else []
-    return textwrap.shorten(lines[-1].split(" ", 3)[-1], 60, placeholder=" …") if lines else "waiting for clients"
+    return (
+        textwrap.shorten(lines[-1].split(" ", 3)[-1], 60, placeholder=" …")
+        if lines
+        else "waiting for clients"
+    )
 
 
 def _why(folder: Path, work: Path) -> str:
     """The last complaint in the server's log, or where to look."""
     log = folder / "federation.log"
-    errors = [line for line in log.read_text().splitlines() if " ERROR " in line] if log.is_file() else []
+    errors = (
+        [line for line in log.read_text().splitlines() if " ERROR " in line]
+        if log.is_file()
+        else []
+    )
     return errors[-1].partition(" ERROR ")[2] if errors else f"the logs in {work} say why"
 
 
@@ -178,7 +208,9 @@ def _stopping() -> Iterator[None]:
 
     from fedmix.flower.processes import ENDING
 
-    with heard([number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN], stop):  # nohup has one ignored
+    with heard(
+        [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN], stop
+    ):  # nohup has one ignored
         yield
 
 
@@ -190,11 +222,16 @@ def keys(folder: Path, hosts: list[str], clients: int) -> None:
     try:
         made = make_keys(folder, hosts, clients)
     except OSError as error:
-        raise BadInput(f"{folder} cannot be written ({error.strerror}); choose another folder") from error
+        raise BadInput(
+            f"{folder} cannot be written ({error.strerror}); choose another folder"
+        ) from error
     for files, about in (
         (f"{made.ca}", "to every machine"),
         (f"{made.certificate}, {made.key}", "to the server; the key stays secret"),
-        (f"{made.node(0)} ... {made.node(clients - 1).name}", "one to each client's machine; secret"),
+        (
+            f"{made.node(0)} ... {made.node(clients - 1).name}",
+            "one to each client's machine; secret",
+        ),
         (f"{made.node(0).with_suffix('.pub')} ...", "to the server, which registers them"),
     ):
         console(sys.stdout).print(f"{files}  {about}", soft_wrap=True)

@@ -37,9 +37,15 @@ def exchange(what: str, given: dict[str, Any]) -> Exchange:
     asked = _experiment(what)
     written = asked.build_exchange() if what.endswith(".toml") else None
     if getattr(asked.objective, "layer", 0):
-        raise BadInput(f"{what} exchanges means of hidden states, for which nothing is guaranteed (docs/privacy.md)")
+        raise BadInput(
+            f"{what} exchanges means of hidden states, for which nothing is guaranteed "
+            "(docs/privacy.md)"
+        )
     if written and written.source != "pool":
-        raise BadInput(f"{what} has exchange.source={written.source!r}, which sends no means; there is nothing to protect")
+        raise BadInput(
+            f"{what} has exchange.source={written.source!r}, which sends no means; there is "
+            "nothing to protect"
+        )
     return replace(written or Exchange(), **given)
 
 
@@ -62,16 +68,30 @@ def privacy(
     if samples is not None and samples < 1:
         raise BadInput(f"--n {samples}: a client has at least 1 sample")
     if samples is not None and png:
-        raise BadInput("--png shows means of a preset's data, and --n is for other data; give one of them")
+        raise BadInput(
+            "--png shows means of a preset's data, and --n is for other data; give one of them"
+        )
     data = None if samples is not None else _experiment(what).build_data(root)
     sizes = np.array([samples]) if data is None else data.clients.sizes
     how.check(sizes)
     group, signless = how.smallest_group(sizes), data is not None and nonnegative(data)
     if epsilon is not None:
         how = calibrated(how, epsilon, group, delta, releases=releases, nonnegative=signless)
-    moved = [sensitivity(bound, group, nonnegative=signless) for bound in (how.clip, how.label_clip) if bound]
+    moved = [
+        sensitivity(bound, group, nonnegative=signless)
+        for bound in (how.clip, how.label_clip)
+        if bound
+    ]
     found = {
-        name: guarantee(how, group, delta, releases=releases, neighbours=neighbours, level=level, nonnegative=signless)
+        name: guarantee(
+            how,
+            group,
+            delta,
+            releases=releases,
+            neighbours=neighbours,
+            level=level,
+            nonnegative=signless,
+        )
         for name, neighbours, level in KINDS
     }
     if as_json:
@@ -90,18 +110,35 @@ def _experiment(what: str) -> Experiment:
 
 
 def _values(
-    how: Exchange, group: int, delta: float, releases: int, moved: Sequence[float], found: dict[str, Guarantee]
+    how: Exchange,
+    group: int,
+    delta: float,
+    releases: int,
+    moved: Sequence[float],
+    found: dict[str, Guarantee],
 ) -> dict[str, Any]:
     noise, label_noise = how.noises
     epsilons = {name: g.epsilon if g else None for name, g in found.items()}
     reasons = {name: g.reason for name, g in found.items() if not g}
-    settings = {"m": how.m, "clip": how.clip, "label_clip": how.label_clip, "noise": noise, "label_noise": label_noise}
+    settings = {
+        "m": how.m,
+        "clip": how.clip,
+        "label_clip": how.label_clip,
+        "noise": noise,
+        "label_noise": label_noise,
+    }
     about = {"smallest_mean": group, "sensitivity": moved, "delta": delta, "releases": releases}
     return settings | about | {"epsilon": epsilons, "none": reasons}
 
 
 def _tell(
-    how: Exchange, group: int, delta: float, releases: int, moved: Sequence[float], found: dict[str, Guarantee], asked: bool
+    how: Exchange,
+    group: int,
+    delta: float,
+    releases: int,
+    moved: Sequence[float],
+    found: dict[str, Guarantee],
+    asked: bool,
 ) -> None:
     noise, label_noise = how.noises
     bounds = f"clip {how.clip:g}" if how.clip else "no clip"
@@ -111,10 +148,14 @@ def _tell(
     out = console(sys.stdout)
     sigma, label_sigma = (upwards(s, 4) if asked else f"{s:.4g}" for s in (noise, label_noise))
     if asked:
-        out.print(f"needed: exchange.noise={sigma}" + (f", exchange.label_noise={label_sigma}" if how.label_clip else ""))
+        out.print(
+            f"needed: exchange.noise={sigma}"
+            + (f", exchange.label_noise={label_sigma}" if how.label_clip else "")
+        )
     out.print(
-        f"means of at least {group} sample{'s' if group > 1 else ''}, {bounds}, σ = {sigma} on inputs and {label_sigma} "
-        f"on labels, δ = {delta:g}, {times}:",
+        f"means of at least {group} sample{'s' if group > 1 else ''}, {bounds}, σ = {sigma} on "
+        f"inputs and {label_sigma} "
+        f"on labels, δ = {delta:g}, {times}:"
     )
     if moved:
         far = " and its labels by ".join(upwards(by, 4) for by in moved)
@@ -134,7 +175,10 @@ def _released(data: FederatedData, how: Exchange) -> Tensor:
 
 def _both(data: FederatedData, how: Exchange) -> list[tuple[str, Any]]:
     clean = replace(how, noise=0.0, label_noise=None if how.label_noise is None else 0.0)
-    return [("means", _released(data, clean).numpy()), (f"with σ = {how.noise:.3g}", _released(data, how).numpy())]
+    return [
+        ("means", _released(data, clean).numpy()),
+        (f"with σ = {how.noise:.3g}", _released(data, how).numpy()),
+    ]
 
 
 def _show(data: FederatedData, how: Exchange) -> None:
@@ -165,7 +209,9 @@ def _draw(data: FederatedData, how: Exchange, path: Path) -> None:
     for part, (title, pictures) in zip(parts, _both(data, how), strict=True):
         part.suptitle(title, fontsize=9)
         for axes, picture in zip(part.subplots(1, SHOWN, squeeze=False)[0], pictures, strict=False):
-            axes.imshow(np.clip(np.moveaxis(picture, 0, -1), 0, 1).squeeze(), cmap="gray", vmin=0, vmax=1)
+            axes.imshow(
+                np.clip(np.moveaxis(picture, 0, -1), 0, 1).squeeze(), cmap="gray", vmin=0, vmax=1
+            )
         for axes in part.axes:
             axes.set_axis_off()
     write_figure(path, figure)

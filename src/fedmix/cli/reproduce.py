@@ -19,9 +19,14 @@ from fedmix.runs.run import Run
 
 
 def asked_for(table: str | None, *, every: bool) -> Sequence[str]:
-    """The names of the tables that a command line asks for: the one given, or all where none has to be."""
+    """The names of the tables that a command line asks for: the one given, or all where none has to
+    be.
+    """
     if table is None and not every:
-        raise BadInput(f"give a table, one of {', '.join(TABLES)}; 'fedmix reproduce --list' says what they are")
+        raise BadInput(
+            f"give a table, one of {', '.join(TABLES)}; 'fedmix reproduce --list' says what they "
+            "are"
+        )
     return list(TABLES) if table is None else [table]
 
 
@@ -44,12 +49,17 @@ def study(
     for setting in settings:
         (path, value), *more = parsed(setting)
         if more:
-            raise BadInput(f"--set {path} has several values, but each cell of a table is one experiment; give one")
+            raise BadInput(
+                f"--set {path} has several values, but each cell of a table is one experiment; "
+                "give one"
+            )
         if path in changes:
             raise BadInput(f"{path} is given twice, by --set and before; give it once")
         changes[path] = value
     chosen = named(table).select(rows, columns)
-    return Study(chosen, tuple(range(seed, seed + seeds)), "small" if scale == "small" else "paper", changes)
+    return Study(
+        chosen, tuple(range(seed, seed + seeds)), "small" if scale == "small" else "paper", changes
+    )
 
 
 def reproduce(
@@ -76,7 +86,11 @@ def reproduce(
     from fedmix.paper import show
 
     comparison = compare(study, out, next(p for p in PROTOCOLS if p == score))
-    begun = [folder for folder in (out / e.id for e in experiments) if (folder / "metrics.jsonl").is_file()]
+    begun = [
+        folder
+        for folder in (out / e.id for e in experiments)
+        if (folder / "metrics.jsonl").is_file()
+    ]
     if html and not begun:
         raise BadInput(f"--html {html} would show runs, but there is {comparison.absent}")
     if as_json:
@@ -87,7 +101,9 @@ def reproduce(
     tell_failures(failures, len(experiments))
 
 
-def _run_missing(study: Study, out: Path, root: Path | None, *, quiet: bool, jobs: int) -> list[tuple[Run, Exception]]:
+def _run_missing(
+    study: Study, out: Path, root: Path | None, *, quiet: bool, jobs: int
+) -> list[tuple[Run, Exception]]:
     """Run what is neither finished nor known to be lost; what failed in another way."""
     failures = []
     todo = runs_in(out, [e for e in study.experiments() if outcome(e, out).fate is None])
@@ -104,7 +120,13 @@ def _run_missing(study: Study, out: Path, root: Path | None, *, quiet: bool, job
     return failures
 
 
-def _write(comparison: Comparison, folders: Sequence[Path], html: Path | None, png: Path | None, markdown: Path | None) -> None:
+def _write(
+    comparison: Comparison,
+    folders: Sequence[Path],
+    html: Path | None,
+    png: Path | None,
+    markdown: Path | None,
+) -> None:
     from fedmix import report
     from fedmix.paper import picture, show
     from fedmix.report.files import write
@@ -119,11 +141,16 @@ def _write(comparison: Comparison, folders: Sequence[Path], html: Path | None, p
 
 
 def list_tables(studies: Sequence[Study], device: str, *, as_json: bool) -> None:
-    """Each table with its number of runs and how long they would take on this machine; several also together."""
+    """Each table with its number of runs and how long they would take on this machine; several also
+    together.
+    """
     from fedmix.paper.estimate import HOW, duration, measure, seconds
 
     if any(study.scale == "small" for study in studies):
-        raise BadInput("--list estimates runs of the paper's size, not --scale small, which takes minutes; leave one of them out")
+        raise BadInput(
+            "--list estimates runs of the paper's size, not --scale small, which takes minutes; "
+            "leave one of them out"
+        )
 
     @cache
     def step(name: str, fedmix: bool) -> float:
@@ -137,14 +164,27 @@ def list_tables(studies: Sequence[Study], device: str, *, as_json: bool) -> None
         lines.append(("all", "Every table; shared runs are run once", list(every.values())))
     how = HOW.format(device=device)
     if as_json:
-        listed = {name: {"title": title, "runs": len(e), "seconds": round(seconds(e, step))} for name, title, e in lines}
+        listed = {
+            name: {"title": title, "runs": len(e), "seconds": round(seconds(e, step))}
+            for name, title, e in lines
+        }
         print(json.dumps({"how": how, "tables": listed}, indent=1, ensure_ascii=False))
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    with_seeds = "With one seed" if len(studies[0].seeds) == 1 else f"With {len(studies[0].seeds)} seeds"
-    drawn = Table("table", "what", "runs", "time", box=SIMPLE_HEAD, caption=f"{with_seeds}. {how}", caption_justify="left")
+    with_seeds = (
+        "With one seed" if len(studies[0].seeds) == 1 else f"With {len(studies[0].seeds)} seeds"
+    )
+    drawn = Table(
+        "table",
+        "what",
+        "runs",
+        "time",
+        box=SIMPLE_HEAD,
+        caption=f"{with_seeds}. {how}",
+        caption_justify="left",
+    )
     for name, title, e in lines:
         drawn.add_row(name, title, str(len(e)), duration(seconds(e, step)))
     for column in (0, 2, 3):

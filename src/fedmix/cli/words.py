@@ -14,4 +14,6 @@ def group_size(text: str) -> GroupSize:
     try:
         return "all" if text == "all" else float(text) if "." in text else int(text)
     except ValueError:
-        raise BadInput(f"--m {text!r} is not a number of samples, a fraction of a client's samples, or 'all'") from None
+        raise BadInput(
+            f"--m {text!r} is not a number of samples, a fraction of a client's samples, or 'all'"
+        ) from None

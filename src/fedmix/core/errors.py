@@ -10,13 +10,17 @@ class FedmixError(Exception):
 
 
 class BadInput(FedmixError, ValueError):
-    """A setting, an array or a combination of them that cannot work; nothing has been run or written."""
+    """A setting, an array or a combination of them that cannot work; nothing has been run or
+    written.
+    """
 
     exit_code = 2
 
 
 class DataError(BadInput):
-    """Data files that are missing, damaged or not what they claim to be, or a cache that cannot be written."""
+    """Data files that are missing, damaged or not what they claim to be, or a cache that cannot be
+    written.
+    """
 
 
 class Interrupted(FedmixError):
@@ -37,11 +41,15 @@ class ClientFailure(FedmixError):
 
 
 class Diverged(ClientFailure):
-    """A client's loss or update is no longer finite: the settings are to blame, and not the code, the data or the machine."""
+    """A client's loss or update is no longer finite: the settings are to blame, and not the code,
+    the data or the machine.
+    """
 
 
 class Collapsed(FedmixError):
-    """What a model had learned is lost and it only guesses, though every number is finite: again the settings are to blame."""
+    """What a model had learned is lost and it only guesses, though every number is finite: again
+    the settings are to blame.
+    """
 
     def __init__(self, round_: int, reason: str) -> None:
         self.round, self.reason = round_, reason
@@ -63,5 +71,7 @@ def described(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of another library says, shortened to its first line; its type if it says nothing."""
+    """What an error of another library says, shortened to its first line; its type if it says
+    nothing.
+    """
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")

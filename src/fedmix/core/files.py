@@ -14,11 +14,15 @@ PICTURES = (".png", ".svg")
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write beside, see it onto the disk, then rename: whenever the process dies, the file is the old one or the new one."""
+    """Write beside, see it onto the disk, then rename: whenever the process dies, the file is the
+    old one or the new one.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     partial.unlink(missing_ok=True)
     try:
-        with partial.open("xb") as file:  # a new file: a link that somebody put there is not written through
+        with partial.open(
+            "xb"
+        ) as file:  # a new file: a link that somebody put there is not written through
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -28,7 +32,8 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read_within(path: Path, largest: int, advice: str, *, links: bool = True) -> bytes:
-    """The content of a plain file of at most `largest` bytes; `advice` ends the sentence that refuses any other.
+    """The content of a plain file of at most `largest` bytes; `advice` ends the sentence that
+    refuses any other.
 
     Without `links`, a link is refused too: a folder from elsewhere must not name files outside it.
     """
@@ -80,12 +85,19 @@ def parse_json(text: bytes) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Refuse what no file needs and much code trips over: values nested deeply, and integers of more than 64 bits."""
+    """Refuse what no file needs and much code trips over: values nested deeply, and integers of
+    more than 64 bits.
+    """
     level = [value]
     for _ in range(DEEPEST):
         if any(type(v) is int and v.bit_length() > 64 for v in level):
             raise ValueError("an integer has more than 64 bits")
-        level = [inner for v in level if isinstance(v, dict | list) for inner in (v.values() if isinstance(v, dict) else v)]
+        level = [
+            inner
+            for v in level
+            if isinstance(v, dict | list)
+            for inner in (v.values() if isinstance(v, dict) else v)
+        ]
         if not level:
             return value
     raise ValueError("nested too deeply")
@@ -109,7 +121,10 @@ def printable(value: object) -> str:
 def check_picture(path: Path) -> None:
     """Refuse endings that cannot be drawn, before anything is run or measured."""
     if path.suffix.lower() not in PICTURES:
-        raise BadInput(f"{path}: a picture can be written as {' or '.join(PICTURES)}; choose one of these endings")
+        raise BadInput(
+            f"{path}: a picture can be written as {' or '.join(PICTURES)}; choose one of these "
+            "endings"
+        )
 
 
 def refuse_link(path: Path) -> None:

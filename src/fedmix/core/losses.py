@@ -1,4 +1,6 @@
-"""Losses per sample, each linear in the target: what lets a mean of targets stand for the targets (the paper's section 3.3)."""
+"""Losses per sample, each linear in the target: what lets a mean of targets stand for the targets
+(the paper's section 3.3).
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +15,9 @@ from fedmix.core.errors import BadInput
 class Loss:
     """A training loss and the score that people read.
 
-    `value(outputs, targets)` is what is minimised and `report` what is shown, both per sample; `score` per sample is averaged
-    over a test set and named `score_name`. Objectives call the loss itself, which is `value` with a look at the shapes.
+    `value(outputs, targets)` is what is minimised and `report` what is shown, both per sample;
+    `score` per sample is averaged over a test set and named `score_name`. Objectives call the loss
+    itself, which is `value` with a look at the shapes.
     """
 
     name: str
@@ -24,10 +27,14 @@ class Loss:
     score_name: str
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of every sample. Targets are vectors like the outputs, one for each of them or one for all."""
+        """The loss of every sample.
+
+        Targets are vectors like the outputs, one for each of them or one for all.
+        """
         if targets.shape not in (outputs.shape, (1, *outputs.shape[1:])):
             raise BadInput(
-                f"targets of shape {tuple(targets.shape)} for outputs of shape {tuple(outputs.shape)}; give each sample "
+                f"targets of shape {tuple(targets.shape)} for outputs of shape "
+                f"{tuple(outputs.shape)}; give each sample "
                 "a vector (torch.nn.functional.one_hot makes them of class indices)"
             )
         return self.value(outputs, targets)
@@ -56,5 +63,10 @@ def _mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 cross_entropy = Loss("cross_entropy", _cross_entropy, _cross_entropy, _correct, "accuracy")
 """ℓ(z, y) = −Σ_c y_c log softmax(z)_c, for labels y that may be soft."""
 
-squared_error = Loss("squared_error", _squared_error_linear, _squared_error, _mean_squared_error, "mse")
-"""ℓ(z, y) = ½‖z‖² − z·y. It differs from ½‖z − y‖² by ½‖y‖², so every gradient is the same, and it is linear in y."""
+squared_error = Loss(
+    "squared_error", _squared_error_linear, _squared_error, _mean_squared_error, "mse"
+)
+"""ℓ(z, y) = ½‖z‖² − z·y.
+
+It differs from ½‖z − y‖² by ½‖y‖², so every gradient is the same, and it is linear in y.
+"""

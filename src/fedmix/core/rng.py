@@ -1,8 +1,10 @@
-"""Every random number of a run comes from here, from streams keyed by (seed, purpose, round, client).
+"""Every random number of a run comes from here, from streams keyed by (seed, purpose, round,
+client).
 
-Streams do not depend on each other: to draw more for one purpose shifts nothing elsewhere, a run can go on at any round, and
-every engine sees the same draws. Dropout masks are not stored: they are an integer hash of (key, site, position), computed
-where the data is, and the same on every device, alone or vectorised.
+Streams do not depend on each other: to draw more for one purpose shifts nothing elsewhere, a run
+can go on at any round, and every engine sees the same draws. Dropout masks are not stored: they are
+an integer hash of (key, site, position), computed where the data is, and the same on every device,
+alone or vectorised.
 """
 
 import math
@@ -34,7 +36,8 @@ def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
 
 
 def streams(seed: int, purpose: str, *where: int | Array) -> Iterator[np.random.Generator]:
-    """The generators that `stream` gives at each of many places (below 2^32), in a tenth of the time.
+    """The generators that `stream` gives at each of many places (below 2^32), in a tenth of the
+    time.
 
     >>> several = streams(0, "batches", 3, np.array([7, 8]))
     >>> [int(g.integers(100)) for g in several] == [int(stream(0, "batches", 3, k).integers(100)) for k in (7, 8)]
@@ -47,7 +50,9 @@ def streams(seed: int, purpose: str, *where: int | Array) -> Iterator[np.random.
 
 
 class _Seeded(ISeedSequence):
-    """A seed sequence that has already been worked out, for a generator that asks for four words of 64 bits."""
+    """A seed sequence that has already been worked out, for a generator that asks for four words of
+    64 bits.
+    """
 
     def __init__(self, state: Array) -> None:
         self.state = state
@@ -58,7 +63,8 @@ class _Seeded(ISeedSequence):
 
 
 def _seed_states(words: list[int | Array]) -> Array:
-    """What `np.random.SeedSequence(words).generate_state(4, np.uint64)` gives, for arrays of words at once: (places, 4).
+    """What `np.random.SeedSequence(words).generate_state(4, np.uint64)` gives, for arrays of words
+    at once: (places, 4).
 
     Its mixing is M. E. O'Neill's seed_seq_fe, with a pool of four words, in arithmetic modulo 2^32.
     """
@@ -83,7 +89,9 @@ def _seed_states(words: list[int | Array]) -> Array:
         pool = [mixed(value, hashed(word, 0x931E8875)) for value in pool]
     factor = 0x8B51F9DD
     state = [hashed(pool[i % 4], 0x58F38DED).astype(np.uint64) for i in range(8)]
-    return np.stack([low | high << np.uint64(32) for low, high in zip(state[::2], state[1::2], strict=True)], 1)
+    return np.stack(
+        [low | high << np.uint64(32) for low, high in zip(state[::2], state[1::2], strict=True)], 1
+    )
 
 
 def _folded(value: Array) -> Array:
@@ -92,14 +100,18 @@ def _folded(value: Array) -> Array:
 
 
 def hash32(value: Tensor) -> Tensor:
-    """A well mixed 32-bit integer from an integer below 2^32 (int64 tensors; no product exceeds 2^63)."""
+    """A well mixed 32-bit integer from an integer below 2^32 (int64 tensors; no product exceeds
+    2^63).
+    """
     value = (value ^ (value >> 16)) * 0x21F0AAAD & _MASK
     value = (value ^ (value >> 15)) * 0x735A2D97 & _MASK
     return value ^ (value >> 15)
 
 
 def trial(dtype: torch.dtype = torch.float32) -> Callable[[Sequence[int]], Tensor]:
-    """Normal numbers of any shape to try something out with, the same every time; no run depends on them."""
+    """Normal numbers of any shape to try something out with, the same every time; no run depends on
+    them.
+    """
     generator = torch.Generator().manual_seed(0)
     return lambda shape: torch.randn(tuple(shape), generator=generator, dtype=dtype)
 
@@ -110,7 +122,9 @@ def step_keys(rng: np.random.Generator, steps: int) -> Array:
 
 
 def keep_mask(key: Tensor, site: int, shape: tuple[int, ...], drop: float) -> Tensor:
-    """True where an element survives dropout at rate `drop`; `site` tells the dropout layers of a model apart."""
+    """True where an element survives dropout at rate `drop`; `site` tells the dropout layers of a
+    model apart.
+    """
     count = math.prod(shape)
     position = torch.arange(count, device=key.device)
     seeded = hash32((key + site * _GOLDEN) & _MASK)

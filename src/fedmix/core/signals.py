@@ -7,7 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def heard(numbers: Iterable[int], act: Callable[[], None]) -> Iterator[None]:
-    """While this lasts, `act` is called when one of these signals comes. Only a process's first thread can ask for that."""
+    """While this lasts, `act` is called when one of these signals comes.
+
+    Only a process's first thread can ask for that.
+    """
     before = {number: signal.signal(number, lambda *_: act()) for number in numbers}
     try:
         yield

@@ -12,16 +12,20 @@ Array: TypeAlias = np.ndarray[Any, Any]
 """Of numpy, of any shape and kind."""
 
 Params: TypeAlias = dict[str, Tensor]
-"""Parameters of a model by name. Every client's copy is one such dict (stacked, in the vectorised engine)."""
+"""Parameters of a model by name.
+
+Every client's copy is one such dict (stacked, in the vectorised engine).
+"""
 
 
 class Batch(NamedTuple):
     """One client's batch for one local step, with everything that was drawn for it.
 
-    `x` (B, ...) and `y` (B, C) are inputs and soft labels (or regression targets), `mask` (B,) is 1 for a sample and 0 for
-    padding, `key` is the integer from which dropout masks are hashed. The rest is there only if the objective asks for it:
-    `mean_x`, `mean_y` are received means (leading size 1: one for the batch; B: one per sample), `partner_x`, `partner_y` are
-    samples to mix with, and `lam` is a mixing ratio that was drawn.
+    `x` (B, ...) and `y` (B, C) are inputs and soft labels (or regression targets), `mask` (B,) is 1
+    for a sample and 0 for padding, `key` is the integer from which dropout masks are hashed. The
+    rest is there only if the objective asks for it: `mean_x`, `mean_y` are received means (leading
+    size 1: one for the batch; B: one per sample), `partner_x`, `partner_y` are samples to mix with,
+    and `lam` is a mixing ratio that was drawn.
     """
 
     x: Tensor

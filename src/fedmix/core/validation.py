@@ -64,4 +64,6 @@ def instance(what: str, value: Any, kind: type[T] | tuple[type[T], ...], advice:
 
 def shown(value: object) -> str:
     """A value on one line, and not all of it where it is long."""
-    return shorten(repr(value.item() if isinstance(value, np.generic) else value), 80, placeholder=" ...")
+    return shorten(
+        repr(value.item() if isinstance(value, np.generic) else value), 80, placeholder=" ..."
+    )

@@ -22,9 +22,13 @@ def location(cache: str | Path | None = None) -> Path:
 
 
 def cached(
-    name: str, sources: Sequence[Path], decode: Callable[[Path], None], cache: str | Path | None = None
+    name: str,
+    sources: Sequence[Path],
+    decode: Callable[[Path], None],
+    cache: str | Path | None = None,
 ) -> dict[str, Array]:
-    """What `decode(folder)` writes as .npy files; decoded anew if a source's name, size or time changed.
+    """What `decode(folder)` writes as .npy files; decoded anew if a source's name, size or time
+    changed.
 
     They are mapped copy-on-write: torch warns about read-only arrays.
     """
@@ -34,7 +38,9 @@ def cached(
     try:
         return {path.stem: np.load(path, mmap_mode="c") for path in sorted(folder.glob("*.npy"))}
     except (OSError, ValueError) as error:
-        raise DataError(f"the cached arrays in {folder} cannot be read ({error}); delete this folder") from error
+        raise DataError(
+            f"the cached arrays in {folder} cannot be read ({error}); delete this folder"
+        ) from error
 
 
 def _fingerprint(sources: Sequence[Path]) -> str:
@@ -72,7 +78,8 @@ def _build(name: str, folder: Path, decode: Callable[[Path], None]) -> None:
 def npy(path: Path, dtype: str, shape: tuple[int, ...]) -> Iterator[Callable[[Array], None]]:
     """A .npy file of known shape, written piece by piece.
 
-    By plain writes: on a full disk they raise an error, where a page of a memory map would end the process.
+    By plain writes: on a full disk they raise an error, where a page of a memory map would end the
+    process.
     """
     kind = np.dtype(dtype)
     header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}

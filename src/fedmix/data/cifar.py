@@ -25,7 +25,8 @@ class _Source:
     moments: Moments
 
 
-# Mean and deviation per channel of the 50,000 training images; CIFAR-100's were computed from its pixels.
+# Mean and deviation per channel of the 50,000 training images; CIFAR-100's were computed from its
+# pixels.
 CIFAR10 = _Source(
     *("cifar10", "uoft-cs/cifar10", "plain_text", "label", 10),
     moments=((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -52,13 +53,16 @@ def cifar10(
 ) -> FederatedData:
     """CIFAR-10: by default 60 clients with two classes each.
 
-    `partition` is "classes" (equal shards of so many), "random-classes", "shards" (dealt out at random), "dirichlet"
-    (with `alpha`) or "iid". With `samples_per_client`, only that many samples per client are dealt out; `local_share`
-    is the fraction that a client keeps of its own. `normalise` is "standard", or "unit" for pixels in [0, 1]. `root` is a folder
-    with the hub's files (`fedmix.data.hub`), `cache` the one for decoded arrays.
+    `partition` is "classes" (equal shards of so many), "random-classes", "shards" (dealt out at
+    random), "dirichlet" (with `alpha`) or "iid". With `samples_per_client`, only that many samples
+    per client are dealt out; `local_share` is the fraction that a client keeps of its own.
+    `normalise` is "standard", or "unit" for pixels in [0, 1]. `root` is a folder with the hub's
+    files (`fedmix.data.hub`), `cache` the one for decoded arrays.
     """
     check_settings(**locals())
-    deal = _Deal(clients, partition, classes_per_client, alpha, samples_per_client, local_share, seed)
+    deal = _Deal(
+        clients, partition, classes_per_client, alpha, samples_per_client, local_share, seed
+    )
     return _federated(CIFAR10, deal, augment, normalise, root, cache)
 
 
@@ -76,14 +80,20 @@ def cifar100(
     root: str | Path | None = None,
     cache: str | Path | None = None,
 ) -> FederatedData:
-    """CIFAR-100, fine labels: by default 100 clients with twenty classes each; settings as for `cifar10`."""
+    """CIFAR-100, fine labels: by default 100 clients with twenty classes each; settings as for
+    `cifar10`.
+    """
     check_settings(**locals())
-    deal = _Deal(clients, partition, classes_per_client, alpha, samples_per_client, local_share, seed)
+    deal = _Deal(
+        clients, partition, classes_per_client, alpha, samples_per_client, local_share, seed
+    )
     return _federated(CIFAR100, deal, augment, normalise, root, cache)
 
 
 def _load(source: _Source, root: str | Path | None, cache: str | Path | None) -> dict[str, Array]:
-    train, test = (parquet(source.repo, source.config, split, root, cache) for split in ("train", "test"))
+    train, test = (
+        parquet(source.repo, source.config, split, root, cache) for split in ("train", "test")
+    )
 
     def decode(folder: Path) -> None:
         for prefix, files in (("train_", train), ("test_", test)):
@@ -94,7 +104,9 @@ def _load(source: _Source, root: str | Path | None, cache: str | Path | None) ->
 
 @dataclass(frozen=True)
 class _Deal:
-    """Who gets what: all rows, or a stratified part of so many samples per client, of which each keeps a share."""
+    """Who gets what: all rows, or a stratified part of so many samples per client, of which each
+    keeps a share.
+    """
 
     clients: int
     partition: Partition
@@ -109,14 +121,25 @@ class _Deal:
         if self.samples_per_client is not None:
             chosen = subset(y, self.clients * self.samples_per_client, stream(self.seed, "subset"))
         rng = stream(self.seed, "partition")
-        dealt = spread(y[chosen], self.clients, self.partition, self.classes_per_client, self.alpha, rng)
-        return share(Ragged(chosen[dealt.flat], dealt.offsets), self.local_share, stream(self.seed, "share"))
+        dealt = spread(
+            y[chosen], self.clients, self.partition, self.classes_per_client, self.alpha, rng
+        )
+        return share(
+            Ragged(chosen[dealt.flat], dealt.offsets), self.local_share, stream(self.seed, "share")
+        )
 
 
 def _federated(
-    source: _Source, deal: _Deal, augment: bool, normalise: str, root: str | Path | None, cache: str | Path | None
+    source: _Source,
+    deal: _Deal,
+    augment: bool,
+    normalise: str,
+    root: str | Path | None,
+    cache: str | Path | None,
 ) -> FederatedData:
     transform = normaliser(normalise, source.moments, pad=4 if augment else 0)
     arrays = _load(source, root, cache)
     train, test = (arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"])
-    return FederatedData(*train, deal.rows(train[1]), *test, source.classes, transform, name=source.name)
+    return FederatedData(
+        *train, deal.rows(train[1]), *test, source.classes, transform, name=source.name
+    )

@@ -1,4 +1,6 @@
-"""Diabetes progression (Efron et al. 2004), carried by scikit-learn: a small regression, clients by age."""
+"""Diabetes progression (Efron et al. 2004), carried by scikit-learn: a small regression, clients by
+age.
+"""
 
 import numpy as np
 
@@ -11,7 +13,8 @@ from fedmix.data.settings import check_settings
 
 
 def diabetes(clients: int = 10, *, test_share: float = 0.2, seed: int = 0) -> FederatedData:
-    """442 patients in `clients` age groups of equal size (within one), a `test_share` of each for the test.
+    """442 patients in `clients` age groups of equal size (within one), a `test_share` of each for
+    the test.
 
     Inputs and target have mean 0 and deviation 1 over the training samples.
 
@@ -38,4 +41,6 @@ def diabetes(clients: int = 10, *, test_share: float = 0.2, seed: int = 0) -> Fe
     values = ((values - values[train].mean(axis=0)) / values[train].std(axis=0)).astype(np.float32)
     rows, test_rows = (Ragged.by_owner(group[part], clients) for part in (train, test))
     x, y = values[:, :-1], values[:, -1:]
-    return FederatedData(x[train], y[train], rows, x[test], y[test], test_clients=test_rows, name="diabetes")
+    return FederatedData(
+        x[train], y[train], rows, x[test], y[test], test_clients=test_rows, name="diabetes"
+    )

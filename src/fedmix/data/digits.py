@@ -23,7 +23,8 @@ def digits(
     local_share: float = 1.0,
     seed: int = 0,
 ) -> FederatedData:
-    """1,797 digits, a stratified `test_share` of them for the test; other settings as for `cifar10`.
+    """1,797 digits, a stratified `test_share` of them for the test; other settings as for
+    `cifar10`.
 
     >>> data = digits(10)
     >>> data.x.shape, len(data.clients), data.input_shape
@@ -39,6 +40,10 @@ def digits(
     y = bunch.target.astype(np.int64)
     test = subset(y, round(test_share * len(y)), stream(seed, "holdout"))
     train = np.setdiff1d(np.arange(len(y)), test)
-    rows = spread(y[train], clients, partition, classes_per_client, alpha, stream(seed, "partition"))
+    rows = spread(
+        y[train], clients, partition, classes_per_client, alpha, stream(seed, "partition")
+    )
     rows = share(rows, local_share, stream(seed, "share"))
-    return FederatedData(x[train], y[train], rows, x[test], y[test], 10, Images(*MOMENTS), name="digits")
+    return FederatedData(
+        x[train], y[train], rows, x[test], y[test], 10, Images(*MOMENTS), name="digits"
+    )

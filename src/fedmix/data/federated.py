@@ -39,7 +39,9 @@ class Ragged:
     @staticmethod
     def of(groups: Iterable[Sequence[int] | Array]) -> "Ragged":
         arrays = [_row_numbers(client, g) for client, g in enumerate(groups)]
-        return Ragged.cut(np.concatenate([np.empty(0, np.int64), *arrays]), [len(a) for a in arrays])
+        return Ragged.cut(
+            np.concatenate([np.empty(0, np.int64), *arrays]), [len(a) for a in arrays]
+        )
 
     @staticmethod
     def cut(flat: Array, sizes: Sequence[int] | Array) -> "Ragged":
@@ -48,7 +50,9 @@ class Ragged:
 
     @staticmethod
     def by_owner(owner: Array, count: int) -> "Ragged":
-        """Group the positions of `owner`, an array of integers in [0, count), by its value, in order."""
+        """Group the positions of `owner`, an array of integers in [0, count), by its value, in
+        order.
+        """
         return Ragged.cut(np.argsort(owner, kind="stable"), np.bincount(owner, minlength=count))
 
     @cached_property
@@ -81,7 +85,9 @@ class Ragged:
         sizes = self.sizes[clients]
         chosen = Ragged.cut(np.empty(0, np.int64), sizes)
         shift = self.offsets[clients] - chosen.offsets[:-1]
-        return replace(chosen, flat=self.flat[np.arange(chosen.offsets[-1]) + np.repeat(shift, sizes)])
+        return replace(
+            chosen, flat=self.flat[np.arange(chosen.offsets[-1]) + np.repeat(shift, sizes)]
+        )
 
 
 def digest(*arrays: Array) -> bytes:
@@ -98,7 +104,10 @@ def _row_numbers(client: int, given: Sequence[int] | Array) -> Array:
     try:
         rows = np.asarray(given)
     except ValueError as error:
-        raise BadInput(f"client {client}: its rows are lists of different lengths; give one list of row numbers") from error
+        raise BadInput(
+            f"client {client}: its rows are lists of different lengths; give one list of row "
+            "numbers"
+        ) from error
     if rows.ndim != 1 or (len(rows) and not np.issubdtype(rows.dtype, np.integer)):
         raise BadInput(
             f"client {client}: its rows are {rows.dtype} of shape {rows.shape}; "
@@ -111,11 +120,12 @@ def _row_numbers(client: int, given: Sequence[int] | Array) -> Array:
 class FederatedData:
     """What a federation trains and tests on.
 
-    `x`, `y` hold the training samples of all clients (memory-mapped arrays are fine) and `clients` says which rows are whose.
-    With `classes` the labels are integers below it; without, `y` (n, d) are regression targets.
-    `test_clients` groups the test rows by client where each client has a test set of its own.
-    `private` data refuses objectives that need raw samples of other clients. Arrays are kept as torch
-    can hold them: in this machine's byte order, unsigned integers of more than a byte as signed ones.
+    `x`, `y` hold the training samples of all clients (memory-mapped arrays are fine) and `clients`
+    says which rows are whose. With `classes` the labels are integers below it; without, `y` (n, d)
+    are regression targets. `test_clients` groups the test rows by client where each client has a
+    test set of its own. `private` data refuses objectives that need raw samples of other clients.
+    Arrays are kept as torch can hold them: in this machine's byte order, unsigned integers of more
+    than a byte as signed ones.
     """
 
     x: Array
@@ -134,19 +144,31 @@ class FederatedData:
         for field_, what in (
             ("x", "training inputs"), ("y", "training labels"), ("test_x", "test inputs"), ("test_y", "test labels")
         ):  # fmt: skip
-            object.__setattr__(self, field_, as_array(getattr(self, field_), f"{self.name}: {what}"))
+            object.__setattr__(
+                self, field_, as_array(getattr(self, field_), f"{self.name}: {what}")
+            )
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
             if len(x) != len(y):
-                raise BadInput(f"{self.name}: {len(x)} {part} inputs but {len(y)} labels; give one label per input")
+                raise BadInput(
+                    f"{self.name}: {len(x)} {part} inputs but {len(y)} labels; give one label per "
+                    "input"
+                )
             self._check_values(part, x, y)
-        for what, tested, trained in (("inputs", self.test_x, self.x), ("targets", self.test_y, self.y)):
+        for what, tested, trained in (
+            ("inputs", self.test_x, self.x),
+            ("targets", self.test_y, self.y),
+        ):
             if tested.shape[1:] != trained.shape[1:]:
                 raise BadInput(
-                    f"{self.name}: test {what} have shape {tested.shape[1:]} but training {what} {trained.shape[1:]}; "
+                    f"{self.name}: test {what} have shape {tested.shape[1:]} but training {what} "
+                    f"{trained.shape[1:]}; "
                     "make them alike"
                 )
         if not len(self.test_x):
-            raise BadInput(f"{self.name}: no test samples; give at least one, for without them nothing can be evaluated")
+            raise BadInput(
+                f"{self.name}: no test samples; give at least one, for without them nothing can be "
+                "evaluated"
+            )
         self._check_clients()
 
     def _check_settings(self) -> None:
@@ -155,10 +177,18 @@ class FederatedData:
             whole(f"{self.name}: classes", self.classes)
         flag(f"{self.name}: private", self.private)
         if isclass(self.transform) or not isinstance(self.transform, Transform):
-            raise BadInput(f"{self.name}: `transform` is {described(self.transform)}; give a Transform, such as Plain()")
+            raise BadInput(
+                f"{self.name}: `transform` is {described(self.transform)}; give a Transform, such "
+                "as Plain()"
+            )
         for field_ in ("clients", "test_clients"):
             if field_ == "clients" or self.test_clients is not None:
-                instance(field_, getattr(self, field_), Ragged, "make a Ragged of each client's rows, by Ragged.of")
+                instance(
+                    field_,
+                    getattr(self, field_),
+                    Ragged,
+                    "make a Ragged of each client's rows, by Ragged.of",
+                )
 
     def _check_clients(self) -> None:
         self._check_rows("", self.clients, len(self.x))
@@ -167,71 +197,117 @@ class FederatedData:
         empty = np.flatnonzero(self.clients.sizes == 0)
         if len(empty):
             raise BadInput(
-                f"{self.name}: client {empty[0]} has no samples ({len(empty)} such); leave empty clients out or use fewer clients"
+                f"{self.name}: client {empty[0]} has no samples ({len(empty)} such); leave empty "
+                "clients out or use fewer clients"
             )
         if self.test_clients is not None:
             self._check_rows("test ", self.test_clients, len(self.test_x))
             if len(self.test_clients) != len(self.clients) or not self.test_clients.sizes.all():
-                raise BadInput(f"{self.name}: test_clients must give every one of the {len(self.clients)} clients a test sample")
+                raise BadInput(
+                    f"{self.name}: test_clients must give every one of the {len(self.clients)} "
+                    "clients a test sample"
+                )
 
     def _check_rows(self, part: str, clients: Ragged, rows: int) -> None:
         flat, offsets = (np.asarray(array) for array in (clients.flat, clients.offsets))
         whole_ = flat.ndim == offsets.ndim == 1 and flat.dtype == offsets.dtype == np.int64
-        if not whole_ or not len(offsets) or offsets[0] or offsets[-1] != len(flat) or (np.diff(offsets) < 0).any():
+        if (
+            not whole_
+            or not len(offsets)
+            or offsets[0]
+            or offsets[-1] != len(flat)
+            or (np.diff(offsets) < 0).any()
+        ):
             raise BadInput(
-                f"{self.name}: the {part}rows of clients are no int64 rows with rising offsets; make them by Ragged.of"
+                f"{self.name}: the {part}rows of clients are no int64 rows with rising offsets; "
+                "make them by Ragged.of"
             )
         outside = np.flatnonzero((flat < 0) | (flat >= rows))
         if len(outside):
-            raise BadInput(f"{self.name}: client {clients.owner[outside[0]]} names a {part}row outside 0..{rows - 1}")
+            raise BadInput(
+                f"{self.name}: client {clients.owner[outside[0]]} names a {part}row outside "
+                f"0..{rows - 1}"
+            )
 
     def _check_values(self, part: str, x: Array, y: Array) -> None:
         for what, values in (("inputs", x), ("labels", y)):
             if len(values) and not values.size:
-                raise BadInput(f"{self.name}: {part} {what} have shape {values.shape}, with nothing for a sample; give it some")
-            if values.dtype.kind == "f" and (row := _outside(values, -LARGEST, LARGEST)) is not None:
+                raise BadInput(
+                    f"{self.name}: {part} {what} have shape {values.shape}, with nothing for a "
+                    "sample; give it some"
+                )
+            if (
+                values.dtype.kind == "f"
+                and (row := _outside(values, -LARGEST, LARGEST)) is not None
+            ):
                 finite = np.isfinite(values[row]).all()
-                held, do = ("numbers beyond float32", "scale") if finite else ("NaN or infinity", "clean")
-                raise BadInput(f"{self.name}: {part} {what} hold {held} at {self._place(part, row)}; {do} the data first")
+                held, do = (
+                    ("numbers beyond float32", "scale") if finite else ("NaN or infinity", "clean")
+                )
+                raise BadInput(
+                    f"{self.name}: {part} {what} hold {held} at {self._place(part, row)}; {do} the "
+                    "data first"
+                )
         self._check_stored(part, x)
         if self.classes is None:
             if y.ndim != 2:
                 raise BadInput(
-                    f"{self.name}: {part} targets have shape {y.shape}; regression needs (n, d), classification needs `classes`"
+                    f"{self.name}: {part} targets have shape {y.shape}; regression needs (n, d), "
+                    "classification needs `classes`"
                 )
         elif y.ndim != 1:
-            raise BadInput(f"{self.name}: {part} labels have shape {y.shape}; with `classes` give one integer per sample, (n,)")
+            raise BadInput(
+                f"{self.name}: {part} labels have shape {y.shape}; with `classes` give one integer "
+                "per sample, (n,)"
+            )
         elif not np.issubdtype(y.dtype, np.integer):
-            raise BadInput(f"{self.name}: {part} labels are {y.dtype}; with `classes` they must be integers")
+            raise BadInput(
+                f"{self.name}: {part} labels are {y.dtype}; with `classes` they must be integers"
+            )
         elif (row := _outside(y, 0, self.classes - 1)) is not None:
             raise BadInput(
-                f"{self.name}: {part} label {int(y[row])} at {self._place(part, row)} is outside 0..{self.classes - 1}; "
+                f"{self.name}: {part} label {int(y[row])} at {self._place(part, row)} is outside "
+                f"0..{self.classes - 1}; "
                 "correct it or raise `classes`"
             )
 
     def _check_stored(self, part: str, x: Array) -> None:
-        """Refuse what the transform would make nonsense of: codes without a place, pixels that are no bytes."""
+        """Refuse what the transform would make nonsense of: codes without a place, pixels that are
+        no bytes.
+        """
         how = self.transform
         if how.pad and x.ndim != 4:
-            raise BadInput(f"{self.name}: {part} inputs have shape {x.shape}; a transform's `pad` is for images, (n, ., ., .)")
+            raise BadInput(
+                f"{self.name}: {part} inputs have shape {x.shape}; a transform's `pad` is for "
+                "images, (n, ., ., .)"
+            )
         if isinstance(how, OneHot):
             codes = f"OneHot({how.size}) takes codes in 0..{how.size - 1}"
             if x.dtype.kind not in "iu":
                 raise BadInput(f"{self.name}: {part} inputs are {x.dtype}; {codes}, as integers")
             if (row := _outside(x, 0, how.size - 1)) is not None:
                 code = next(c for c in x[row].ravel().tolist() if not 0 <= c < how.size)
-                raise BadInput(f"{self.name}: {part} inputs hold {code} at {self._place(part, row)}; {codes}: correct it")
+                raise BadInput(
+                    f"{self.name}: {part} inputs hold {code} at {self._place(part, row)}; {codes}: "
+                    "correct it"
+                )
         if isinstance(how, Images):
             if x.ndim < 4 or x.shape[-1] != len(how.mean):
                 raise BadInput(
-                    f"{self.name}: {part} inputs have shape {x.shape}; these Images are (n, height, width, {len(how.mean)})"
+                    f"{self.name}: {part} inputs have shape {x.shape}; these Images are (n, "
+                    f"height, width, {len(how.mean)})"
                 )
             if x.dtype.kind == "f" and 0 < x.max() <= 1:
-                raise BadInput(f"{self.name}: {part} inputs end at {x.max():.3g}; Images takes pixels in 0..255: scale them")
+                raise BadInput(
+                    f"{self.name}: {part} inputs end at {x.max():.3g}; Images takes pixels in "
+                    "0..255: scale them"
+                )
 
     def _place(self, part: str, row: int) -> str:
         """Where a row is; a party that is alone does not know which client it is."""
-        held = np.flatnonzero((self.clients.flat == row) & (part == "training") & (len(self.clients) > 1))
+        held = np.flatnonzero(
+            (self.clients.flat == row) & (part == "training") & (len(self.clients) > 1)
+        )
         return f"row {row}" + (f" (client {self.clients.owner[held[0]]})" if len(held) else "")
 
     @property
@@ -245,14 +321,20 @@ class FederatedData:
         return tuple(self.inputs(np.asarray(self.x[:1])).shape[1:])
 
     def class_counts(self) -> Array | None:
-        """How many samples of each class every client holds (clients, classes); None where there are no classes."""
+        """How many samples of each class every client holds (clients, classes); None where there
+        are no classes.
+        """
         if self.classes is None:
             return None
         cell = self.clients.owner * self.classes + self.y[self.clients.flat].astype(np.int64)
-        return np.bincount(cell, minlength=len(self.clients) * self.classes).reshape(-1, self.classes)
+        return np.bincount(cell, minlength=len(self.clients) * self.classes).reshape(
+            -1, self.classes
+        )
 
     def units(self, raw: Array) -> Tensor:
-        """Samples in the units in which means are taken and exchanged (pixels in [0, 1], one-hot characters, or as they are)."""
+        """Samples in the units in which means are taken and exchanged (pixels in [0, 1], one-hot
+        characters, or as they are).
+        """
         return self.transform.units(torch.from_numpy(np.ascontiguousarray(raw)))
 
     def inputs(self, raw: Array) -> Tensor:
@@ -270,11 +352,18 @@ class FederatedData:
         return one_hot(y, self.classes)
 
     def with_clients(self, changed: Mapping[int, Sequence[int] | Array]) -> "FederatedData":
-        """The same arrays, with other rows for some clients: local data that changed between rounds."""
-        instance("changes", changed, Mapping, "give the rows of those that change, such as {0: [4, 5]}")
+        """The same arrays, with other rows for some clients: local data that changed between
+        rounds.
+        """
+        instance(
+            "changes", changed, Mapping, "give the rows of those that change, such as {0: [4, 5]}"
+        )
         outside = [k for k in changed if not is_whole(k, 0) or k >= len(self.clients)]
         if outside:
-            raise BadInput(f"{self.name}: there is no client {shown(outside[0])}; clients are 0..{len(self.clients) - 1}")
+            raise BadInput(
+                f"{self.name}: there is no client {shown(outside[0])}; clients are "
+                f"0..{len(self.clients) - 1}"
+            )
         rows = {int(k): _row_numbers(k, rows) for k, rows in changed.items()}
         same = copy(self)  # whose arrays have been checked
         object.__setattr__(same, "clients", self.clients.with_rows(rows))
@@ -286,7 +375,9 @@ def _outside(values: Array, low: float, high: float) -> int | None:
     """The first row that holds a number outside [low, high], or NaN; None where there is none."""
     if not values.size or (low <= values.min().item() and values.max().item() <= high):
         return None
-    inside = (values >= np.float64(low)) & (values <= np.float64(high))  # float16 would hold neither
+    inside = (values >= np.float64(low)) & (
+        values <= np.float64(high)
+    )  # float16 would hold neither
     return int(np.argwhere(~inside)[0][0])
 
 
@@ -310,10 +401,19 @@ def from_arrays(
     if not isinstance(test, tuple | list) or len(test) != 2:
         raise BadInput(f"{name}: `test` is not a pair; give (inputs, labels) to test on")
     if isinstance(clients, Mapping | str) or not isinstance(clients, Iterable | Ragged):
-        raise BadInput(f"{name}: `clients` is {described(clients)}; give a list with the row numbers of each client")
-    x, test_x = as_array(x, f"{name}: training inputs", np.float32), as_array(test[0], f"{name}: test inputs", np.float32)
+        raise BadInput(
+            f"{name}: `clients` is {described(clients)}; give a list with the row numbers of each "
+            "client"
+        )
+    x, test_x = (
+        as_array(x, f"{name}: training inputs", np.float32),
+        as_array(test[0], f"{name}: test inputs", np.float32),
+    )
     kind = np.float32 if classes is None else None
-    y, test_y = as_array(y, f"{name}: training labels", kind), as_array(test[1], f"{name}: test labels", kind)
+    y, test_y = (
+        as_array(y, f"{name}: training labels", kind),
+        as_array(test[1], f"{name}: test labels", kind),
+    )
     rows = clients if isinstance(clients, Ragged) else Ragged.of(clients)
     return FederatedData(x, y, rows, test_x, test_y, classes, private=private, name=name)
 
@@ -328,20 +428,27 @@ def warn_of_size(data: FederatedData) -> None:
     x = data.inputs(data.x[:: -(-len(data.x) // few)]).float().numpy()
     if np.quantile(np.abs(x), 0.9, axis=0).max() > LARGE:
         warnings.warn(
-            f"{data.name}: inputs lie in [{x.min():.3g}, {x.max():.3g}], far from the size of about 1 that models and rates are "
-            "made for; standardise them, (x - mean) / deviation, or make bytes Images (fedmix.data.transforms)",
+            f"{data.name}: inputs lie in [{x.min():.3g}, {x.max():.3g}], far from the size of "
+            "about 1 that models and rates are "
+            "made for; standardise them, (x - mean) / deviation, or make bytes Images "
+            "(fedmix.data.transforms)",
             FedmixWarning,
             stacklevel=3,
         )
 
 
 def as_array(values: Any, what: str, dtype: type | None = None) -> Array:
-    """Arrays, tensors and lists as an array of this type, or of their own if torch calculates with it.
+    """Arrays, tensors and lists as an array of this type, or of their own if torch calculates with
+    it.
 
-    Nothing else is taken: numpy would ask a Dataset for samples without end, and make numbers of dates.
+    Nothing else is taken: numpy would ask a Dataset for samples without end, and make numbers of
+    dates.
     """
     if not (hasattr(values, "__array__") or isinstance(values, list | tuple)):
-        raise BadInput(f"{what} are {described(values)}; give an array or a tensor (of a Dataset, stack the samples)")
+        raise BadInput(
+            f"{what} are {described(values)}; give an array or a tensor (of a Dataset, stack the "
+            "samples)"
+        )
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -350,11 +457,16 @@ def as_array(values: Any, what: str, dtype: type | None = None) -> Array:
     if not array.ndim:
         raise BadInput(f"{what} are a single number; give an array with one entry for each sample")
     if np.ma.is_masked(values):
-        raise BadInput(f"{what} are masked in places, and what is masked would be used; clean the data first")
+        raise BadInput(
+            f"{what} are masked in places, and what is masked would be used; clean the data first"
+        )
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind not in "biuf":
         held = "text" if kind in "SU" else array.dtype.name
-        raise BadInput(f"{what} cannot be made an array of numbers (they are {held}); turn them into integers or floats first")
+        raise BadInput(
+            f"{what} cannot be made an array of numbers (they are {held}); turn them into integers "
+            "or floats first"
+        )
     if kind == "u" and size > 1:  # with which torch does not calculate
         native: Any = np.int64 if not array.size or array.max() < 2**63 else np.float64
     else:

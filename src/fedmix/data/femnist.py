@@ -33,8 +33,8 @@ def femnist(
 ) -> FederatedData:
     """Writers drawn by `seed` among those with at least `least` training images.
 
-    A random `test_share` of each writer's images (at least one) is held out. `local_share` is the part
-    that a client keeps of the others; `normalise` is "standard", or "unit" for ink in [0, 1].
+    A random `test_share` of each writer's images (at least one) is held out. `local_share` is the
+    part that a client keeps of the others; `normalise` is "standard", or "unit" for ink in [0, 1].
     """
     check_settings(**locals())
     transform = normaliser(normalise, MOMENTS, invert=True)
@@ -49,7 +49,8 @@ def femnist(
     held = np.maximum(1, np.rint(test_share * rows.sizes)).astype(np.int64)
     train, test = [], []
     for writer in choose(rows.sizes - held >= least, clients, seed, "femnist"):
-        # Keyed by the writer's name, so that who else is in the files does not change what is held out.
+        # Keyed by the writer's name, so that who else is in the files does not change what is held
+        # out.
         rng = stream(seed, "holdout", zlib.crc32(str(arrays["names"][writer]).encode()))
         shuffled = rng.permutation(rows[writer])
         test.append(np.sort(shuffled[: held[writer]]))

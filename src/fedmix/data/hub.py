@@ -16,21 +16,33 @@ if TYPE_CHECKING:
 REVISION = "refs/convert/parquet"  # the branch in which the hub keeps every dataset as parquet
 
 
-def parquet(repo: str, config: str, split: str, root: str | Path | None = None, cache: str | Path | None = None) -> list[Path]:
+def parquet(
+    repo: str,
+    config: str,
+    split: str,
+    root: str | Path | None = None,
+    cache: str | Path | None = None,
+) -> list[Path]:
     """The files <repo>/<config>/<split>/*.parquet, under `root` or $FEDMIX_DATA if either is set."""
     named = root or os.environ.get("FEDMIX_DATA")
     if not named:
-        return _download(repo, config, split, location(cache) / "hub" / repo / config / f"{split}.json")
+        return _download(
+            repo, config, split, location(cache) / "hub" / repo / config / f"{split}.json"
+        )
     folder = Path(named).expanduser() / repo / config / split
     files = sorted(folder.glob("*.parquet"))
     if not files:
         setting = "leave out --data (`root`, in Python)" if root else "unset FEDMIX_DATA"
-        raise DataError(f"there are no parquet files in {folder}; put them there, or {setting} to download them")
+        raise DataError(
+            f"there are no parquet files in {folder}; put them there, or {setting} to download them"
+        )
     return files
 
 
 def _download(repo: str, config: str, split: str, record: Path) -> list[Path]:
-    """Fetch what the hub lists; `record` then names the files, so that later starts need no network."""
+    """Fetch what the hub lists; `record` then names the files, so that later starts need no
+    network.
+    """
     if known := _recorded(record):
         return known
     try:
@@ -38,18 +50,28 @@ def _download(repo: str, config: str, split: str, record: Path) -> list[Path]:
         from huggingface_hub.hf_api import RepoFile
     except ImportError as error:
         raise BadInput(f"to download {repo}, run: pip install 'fedmix[data]'") from error
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=False)  # public data needs nobody's token
+    api = HfApi(
+        endpoint=os.environ.get("HF_ENDPOINT"), token=False
+    )  # public data needs nobody's token
     try:
         tree = api.list_repo_tree(repo, f"{config}/{split}", revision=REVISION, repo_type="dataset")
-        listed = {e.path: e.size for e in tree if isinstance(e, RepoFile) and e.path.endswith(".parquet")}
+        listed = {
+            e.path: e.size for e in tree if isinstance(e, RepoFile) and e.path.endswith(".parquet")
+        }
         if not listed:
             raise FileNotFoundError("there are no parquet files")
         files = [_whole(api, repo, path, size) for path, size in sorted(listed.items())]
         record.parent.mkdir(parents=True, exist_ok=True)
         write_whole(record, json.dumps({str(file): file.stat().st_size for file in files}).encode())
-    except Exception as error:  # the client lets errors of three HTTP libraries through, depending on its version
+    except (
+        Exception
+    ) as error:  # the client lets errors of three HTTP libraries through, depending on its version
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        advice = "make room or set HF_HOME to another folder" if full else "check the connection and start again"
+        advice = (
+            "make room or set HF_HOME to another folder"
+            if full
+            else "check the connection and start again"
+        )
         raise DataError(
             f"cannot download {repo} ({config}/{split}) from {api.endpoint}: {first_line(error)}; "
             f"{advice}, or set FEDMIX_DATA to a folder that holds {repo}/{config}/{split}/*.parquet"
@@ -61,17 +83,25 @@ def _recorded(record: Path) -> list[Path]:
     """The files of an earlier download if all are there in full size, else none."""
     try:
         sizes = {Path(path): size for path, size in json.loads(record.read_text()).items()}
-        return sorted(sizes) if all(path.stat().st_size == size for path, size in sizes.items()) else []
+        return (
+            sorted(sizes)
+            if all(path.stat().st_size == size for path, size in sizes.items())
+            else []
+        )
     except (OSError, ValueError, AttributeError, RecursionError):
         return []
 
 
 def _whole(api: "HfApi", repo: str, path: str, size: int) -> Path:
-    """One file of the size that the hub lists, tried twice: a line may break, a copy in the cache be too short."""
+    """One file of the size that the hub lists, tried twice: a line may break, a copy in the cache
+    be too short.
+    """
     reason, short = Exception(), False
     for _ in range(2):
         try:
-            local = api.hf_hub_download(repo, path, repo_type="dataset", revision=REVISION, force_download=short)
+            local = api.hf_hub_download(
+                repo, path, repo_type="dataset", revision=REVISION, force_download=short
+            )
         except Exception as error:  # of whichever HTTP library; `_download` says what it was
             reason = error
             continue

@@ -22,7 +22,9 @@ def normaliser(normalise: str, moments: Moments, pad: int = 0, invert: bool = Fa
     """The transform that `normalise` names: "standard" by mean and deviation, "unit" leaves [0, 1]."""
     if normalise not in ("standard", "unit"):
         raise BadInput(f"no normalisation {normalise!r}; use 'standard' or 'unit'")
-    mean, std = moments if normalise == "standard" else ((0.0,) * len(moments[0]), (1.0,) * len(moments[1]))
+    mean, std = (
+        moments if normalise == "standard" else ((0.0,) * len(moments[0]), (1.0,) * len(moments[1]))
+    )
     return Images(mean, std, pad, invert)
 
 
@@ -45,7 +47,9 @@ def pixels(path: Path, column: Any, shape: tuple[int, int, int]) -> Array:
             with Image.open(io.BytesIO(encoded or b""), formats=FORMATS) as opened:
                 size = opened.size
                 if size == (width, height):  # before a single pixel is decoded
-                    out[i] = np.asarray(opened.convert("L" if channels == 1 else "RGB")).reshape(shape)
+                    out[i] = np.asarray(opened.convert("L" if channels == 1 else "RGB")).reshape(
+                        shape
+                    )
         except Exception as error:  # Pillow's decoders raise half a dozen kinds for damaged bytes
             raise damaged(path, f"an image cannot be decoded ({first_line(error)})") from error
         if size != (width, height):

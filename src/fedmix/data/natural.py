@@ -17,7 +17,9 @@ LONGEST = 200  # letters of a name, which all take as much room as the longest
 
 
 def save_owners(files: Sequence[Path], folder: Path, column: str) -> None:
-    """Number the strings of a column in sorted order: names.npy, and each row's number in owner.npy."""
+    """Number the strings of a column in sorted order: names.npy, and each row's number in
+    owner.npy.
+    """
     seen: dict[str, int] = {}
     pieces = []
     for path, batch in batches(files, [column]):
@@ -44,13 +46,28 @@ def choose(eligible: Array, clients: int, seed: int, name: str) -> Array:
     candidates = np.flatnonzero(eligible)
     if not 1 <= clients <= len(candidates):
         raise BadInput(
-            f"{name}: {clients} clients, but {len(candidates)} of {len(eligible)} have enough samples; "
+            f"{name}: {clients} clients, but {len(candidates)} of {len(eligible)} have enough "
+            "samples; "
             f"use 1 to {len(candidates)} clients or a lower `least`"
         )
     return np.sort(stream(seed, "owners").choice(candidates, clients, replace=False))
 
 
-def gather(x: Array, y: Array, train: Ragged, test: Ragged, classes: int, transform: Transform, name: str) -> FederatedData:
-    """Federated data of these rows only, in the clients' order: no test row is among the training samples."""
+def gather(
+    x: Array, y: Array, train: Ragged, test: Ragged, classes: int, transform: Transform, name: str
+) -> FederatedData:
+    """Federated data of these rows only, in the clients' order: no test row is among the training
+    samples.
+    """
     mine, theirs = (Ragged(np.arange(len(r.flat)), r.offsets) for r in (train, test))
-    return FederatedData(x[train.flat], y[train.flat], mine, x[test.flat], y[test.flat], classes, transform, theirs, name=name)
+    return FederatedData(
+        x[train.flat],
+        y[train.flat],
+        mine,
+        x[test.flat],
+        y[test.flat],
+        classes,
+        transform,
+        theirs,
+        name=name,
+    )

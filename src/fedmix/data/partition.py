@@ -38,18 +38,24 @@ def check_alpha(how: str, alpha: float | None) -> None:
     if not isinstance(how, str) or how not in get_args(Partition):
         raise BadInput(f"no partition {shown(how)}; use one of {', '.join(get_args(Partition))}")
     if (alpha is None) == (how == "dirichlet"):
-        problem = "needs `alpha`, such as 0.5" if alpha is None else "does not use `alpha`; leave it out"
+        problem = (
+            "needs `alpha`, such as 0.5" if alpha is None else "does not use `alpha`; leave it out"
+        )
         raise BadInput(f"partition {how!r} {problem}")
     if alpha is not None and not 0 < number("alpha", alpha) < np.inf:
         raise BadInput(f"alpha is {alpha}; a Dirichlet partition needs a positive number")
 
 
-def by_classes(labels: Array, clients: int, per_client: int, rng: np.random.Generator, *, balanced: bool = True) -> Ragged:
-    """Clients that hold samples of only `per_client` classes each; every sample goes to exactly one client.
+def by_classes(
+    labels: Array, clients: int, per_client: int, rng: np.random.Generator, *, balanced: bool = True
+) -> Ragged:
+    """Clients that hold samples of only `per_client` classes each; every sample goes to exactly one
+    client.
 
-    Balanced: the samples, sorted by label, are cut into clients·per_client shards, as many of one class as of
-    another (within one) and of equal size within a class (within one). Otherwise every client draws its
-    classes uniformly, and the samples of a class are split evenly among those that drew it.
+    Balanced: the samples, sorted by label, are cut into clients·per_client shards, as many of one
+    class as of another (within one) and of equal size within a class (within one). Otherwise every
+    client draws its classes uniformly, and the samples of a class are split evenly among those that
+    drew it.
 
     >>> rows = by_classes(np.array([0, 0, 1, 1, 2, 2]), 3, 2, np.random.default_rng(0))
     >>> rows.sizes.tolist()
@@ -60,18 +66,26 @@ def by_classes(labels: Array, clients: int, per_client: int, rng: np.random.Gene
     classes, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     flag("balanced", balanced)
     if not is_whole(per_client) or per_client > len(classes):
-        raise BadInput(f"{shown(per_client)} classes per client, but the data has {len(classes)}; use 1..{len(classes)}")
+        raise BadInput(
+            f"{shown(per_client)} classes per client, but the data has {len(classes)}; use "
+            f"1..{len(classes)}"
+        )
     if clients * per_client < len(classes):
         raise BadInput(
-            f"{clients} clients with {per_client} classes each cannot hold all {len(classes)} classes; "
+            f"{clients} clients with {per_client} classes each cannot hold all {len(classes)} "
+            "classes; "
             f"use at least {-(-len(classes) // per_client)} clients or more classes per client"
         )
     holds = (_deal if balanced else _draw)(sizes, clients, per_client, rng)
     owner = np.empty(len(labels), np.int64)
     for c in range(len(classes)):
-        holders = rng.permutation(np.flatnonzero(holds[:, c]))  # so that nobody always gets the longer shards
+        holders = rng.permutation(
+            np.flatnonzero(holds[:, c])
+        )  # so that nobody always gets the longer shards
         for client, rows in zip(
-            holders, np.array_split(rng.permutation(np.flatnonzero(position == c)), len(holders)), strict=True
+            holders,
+            np.array_split(rng.permutation(np.flatnonzero(position == c)), len(holders)),
+            strict=True,
         ):
             owner[rows] = client
     return Ragged.by_owner(owner, clients)
@@ -84,23 +98,30 @@ def _deal(sizes: Array, clients: int, per_client: int, rng: np.random.Generator)
     remaining[rng.choice(len(sizes), more, replace=False)] += 1
     _check_shards(sizes, remaining)
     holds = np.zeros((clients, len(sizes)), bool)
-    # With `left` clients to go, sum(remaining) = left·per_client and remaining <= left for every class; at
-    # the start since per_client <= classes. So at most per_client classes have remaining == left, and at
-    # least per_client have any. A client that takes all of the former, and fills up from the others, leaves both
-    # true for left - 1: nobody is ever short of distinct classes, and at the end nothing remains.
+    # With `left` clients to go, sum(remaining) = left·per_client and remaining <= left for every
+    # class; at the start since per_client <= classes. So at most per_client classes have remaining
+    # == left, and at least per_client have any. A client that takes all of the former, and fills up
+    # from the others, leaves both true for left - 1: nobody is ever short of distinct classes, and
+    # at the end nothing remains.
     for client in range(clients):
         left = clients - client
         forced = np.flatnonzero(remaining == left)
         weights = np.where(remaining < left, remaining, 0)
         free = per_client - len(forced)
-        drawn = rng.choice(len(sizes), free, replace=False, p=weights / weights.sum()) if free else forced[:0]
+        drawn = (
+            rng.choice(len(sizes), free, replace=False, p=weights / weights.sum())
+            if free
+            else forced[:0]
+        )
         holds[client, forced] = holds[client, drawn] = True
         remaining -= holds[client]
     return holds
 
 
 def _draw(sizes: Array, clients: int, per_client: int, rng: np.random.Generator) -> Array:
-    """Which client holds which class, drawn by each for itself, so that no class is left without a client."""
+    """Which client holds which class, drawn by each for itself, so that no class is left without a
+    client.
+    """
     holds = np.zeros((clients, len(sizes)), bool)
     for _ in range(TRIES):
         holds[:] = False
@@ -110,13 +131,15 @@ def _draw(sizes: Array, clients: int, per_client: int, rng: np.random.Generator)
             _check_shards(sizes, holds.sum(axis=0))
             return holds
     raise BadInput(
-        f"{clients} clients that draw {per_client} of {len(sizes)} classes left one out in {TRIES} draws; "
+        f"{clients} clients that draw {per_client} of {len(sizes)} classes left one out in {TRIES} "
+        "draws; "
         "use more clients, more classes per client, or the balanced partition"
     )
 
 
 def shards(labels: Array, clients: int, per_client: int, rng: np.random.Generator) -> Ragged:
-    """The split of McMahan et al. 2017: samples sorted by label, cut into equal shards (within one), dealt out at random.
+    """The split of McMahan et al. 2017: samples sorted by label, cut into equal shards (within
+    one), dealt out at random.
 
     So a client may hold two shards of one class, and a shard may lie across the border of two.
 
@@ -140,11 +163,14 @@ def shards(labels: Array, clients: int, per_client: int, rng: np.random.Generato
     return Ragged.by_owner(owner, clients)
 
 
-def dirichlet(labels: Array, clients: int, alpha: float, rng: np.random.Generator, *, least: int = 1) -> Ragged:
+def dirichlet(
+    labels: Array, clients: int, alpha: float, rng: np.random.Generator, *, least: int = 1
+) -> Ragged:
     """Each class is dealt out in proportions p ~ Dir(alpha, ..., alpha) over the clients.
 
-    As PFNM (Yurochkin et al. 2019) and FedMA (Wang et al. 2020) describe it; drawn again until every client
-    has at least `least` samples. Large alpha gives even shares, small alpha few clients per class.
+    As PFNM (Yurochkin et al. 2019) and FedMA (Wang et al. 2020) describe it; drawn again until
+    every client has at least `least` samples. Large alpha gives even shares, small alpha few
+    clients per class.
 
     >>> dirichlet(np.array([0, 1] * 6), 3, 1e9, np.random.default_rng(0)).sizes.tolist()
     [4, 4, 4]
@@ -153,7 +179,10 @@ def dirichlet(labels: Array, clients: int, alpha: float, rng: np.random.Generato
     _check_clients(len(labels), clients)
     check_alpha("dirichlet", alpha)
     if whole("least", least, 0) * clients > len(labels):
-        raise BadInput(f"{clients} clients cannot each have at least {least} of {len(labels)} samples; lower `least`")
+        raise BadInput(
+            f"{clients} clients cannot each have at least {least} of {len(labels)} samples; lower "
+            "`least`"
+        )
     classes, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     for _ in range(TRIES):
         shares = rng.dirichlet(np.full(clients, alpha), len(classes))
@@ -164,12 +193,15 @@ def dirichlet(labels: Array, clients: int, alpha: float, rng: np.random.Generato
             break
     else:
         raise BadInput(
-            f"alpha {alpha} left one of {clients} clients with fewer than {least} samples in {TRIES} draws; "
+            f"alpha {alpha} left one of {clients} clients with fewer than {least} samples in "
+            f"{TRIES} draws; "
             "use a larger alpha, fewer clients or a lower `least`"
         )
     owner = np.empty(len(labels), np.int64)
     for c in range(len(classes)):
-        owner[rng.permutation(np.flatnonzero(position == c))] = np.repeat(np.arange(clients), counts[c])
+        owner[rng.permutation(np.flatnonzero(position == c))] = np.repeat(
+            np.arange(clients), counts[c]
+        )
     return Ragged.by_owner(owner, clients)
 
 
@@ -193,7 +225,9 @@ def natural(owner_ids: Array | Sequence[str]) -> tuple[Ragged, list[str]]:
 
 
 def share(index: Ragged, fraction: float, rng: np.random.Generator) -> Ragged:
-    """Each client keeps a `fraction` of its rows, at least one; with equal `rng`, less is part of more."""
+    """Each client keeps a `fraction` of its rows, at least one; with equal `rng`, less is part of
+    more.
+    """
     check_share(fraction)
     if fraction == 1:
         return index
@@ -207,7 +241,9 @@ def share(index: Ragged, fraction: float, rng: np.random.Generator) -> Ragged:
 def check_share(fraction: float) -> None:
     """Refuse a fraction that leaves nothing, or is more than all."""
     if not is_number(fraction) or not 0 < fraction <= 1:
-        raise BadInput(f"a share of {shown(fraction)} of the local data; use a number above 0 and at most 1")
+        raise BadInput(
+            f"a share of {shown(fraction)} of the local data; use a number above 0 and at most 1"
+        )
 
 
 def subset(labels: Array, count: int, rng: np.random.Generator) -> Array:

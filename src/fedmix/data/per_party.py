@@ -11,19 +11,36 @@ from fedmix.data.transforms import Plain, Transform
 def own(*, seed: int = 0) -> FederatedData:  # noqa: ARG001 - every data set takes a seed
     """Stands in an experiment's [data] for samples that no single machine holds."""
     raise BadInput(
-        "[data] name='own' stands for samples that every client loads by itself; run it on Flower (docs/federation.md), "
+        "[data] name='own' stands for samples that every client loads by itself; run it on Flower "
+        "(docs/federation.md), "
         "or give arrays to fedmix.Federation"
     )
 
 
 def alone(
-    x: Array, y: Array, *, classes: int | None = None, transform: Transform | None = None, name: str = "own"
+    x: Array,
+    y: Array,
+    *,
+    classes: int | None = None,
+    transform: Transform | None = None,
+    name: str = "own",
 ) -> FederatedData:
-    """The samples of one party of a federation: those of one client, or those that the server holds out to test on.
+    """The samples of one party of a federation: those of one client, or those that the server holds
+    out to test on.
 
     >>> own = alone(np.zeros((6, 4), np.float32), np.array([0, 1, 0, 1, 0, 1]), classes=2)
     >>> own.clients.sizes.tolist(), len(own.test_x)
     ([6], 6)
     """
     x = as_array(x, f"{name}: training inputs")
-    return FederatedData(x, y, Ragged.of([np.arange(len(x))]), x, y, classes, transform or Plain(), private=True, name=name)
+    return FederatedData(
+        x,
+        y,
+        Ragged.of([np.arange(len(x))]),
+        x,
+        y,
+        classes,
+        transform or Plain(),
+        private=True,
+        name=name,
+    )

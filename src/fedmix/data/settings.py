@@ -1,4 +1,7 @@
-"""Settings that are wrong whatever the samples are, refused before any are read. One means the same in every data set."""
+"""Settings that are wrong whatever the samples are, refused before any are read.
+
+One means the same in every data set.
+"""
 
 import os
 from typing import Any

@@ -1,4 +1,6 @@
-"""Shakespeare (LEAF, Caldas et al. 2018): the next letter of a role's lines, every speaking role a client."""
+"""Shakespeare (LEAF, Caldas et al. 2018): the next letter of a role's lines, every speaking role a
+client.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +22,9 @@ LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmn
 UNKNOWN = len(LETTERS)  # 80, the code of any other character
 CLASSES = 84  # the paper's number; 81..83 are reserved
 WINDOW = 80
-GAP = WINDOW - 1  # window i reads letters i..i+79, so those less than 80 apart have letters in common
+GAP = (
+    WINDOW - 1
+)  # window i reads letters i..i+79, so those less than 80 apart have letters in common
 
 
 def shakespeare(
@@ -33,15 +37,19 @@ def shakespeare(
     root: str | Path | None = None,
     cache: str | Path | None = None,
 ) -> FederatedData:
-    """Roles drawn by `seed` among those with at least `least` windows: 80 letters and the one that follows.
+    """Roles drawn by `seed` among those with at least `least` windows: 80 letters and the one that
+    follows.
 
-    A role's windows (the first `cap` of them) stay in the order of its text: 79 between training and test are
-    left out, so that no letter is an input on both sides, and of the others the first `train_share` train.
+    A role's windows (the first `cap` of them) stay in the order of its text: 79 between training
+    and test are left out, so that no letter is an input on both sides, and of the others the first
+    `train_share` train.
     """
     check_settings(**locals())
     for setting, value in (("least", least), ("cap", cap)):
         if value is not None and value < GAP + 2:
-            raise BadInput(f"shakespeare: {setting} is {value}; a role needs {GAP + 2} windows to be split")
+            raise BadInput(
+                f"shakespeare: {setting} is {value}; a role needs {GAP + 2} windows to be split"
+            )
     files = parquet("flwrlabs/shakespeare", "default", "train", root, cache)
 
     def decode(folder: Path) -> None:
@@ -75,7 +83,10 @@ def encode(text: str) -> Array:
 
 def _save_text(files: Sequence[Path], folder: Path) -> None:
     rows = count(files)
-    with npy(folder / "x.npy", "u1", (rows, WINDOW)) as x, npy(folder / "y.npy", "i8", (rows,)) as y:
+    with (
+        npy(folder / "x.npy", "u1", (rows, WINDOW)) as x,
+        npy(folder / "y.npy", "i8", (rows,)) as y,
+    ):
         for path, batch in batches(files, ["x", "y"]):
             x(_letters(path, batch.column("x"), WINDOW))
             y(_letters(path, batch.column("y"), 1)[:, 0])

@@ -18,7 +18,9 @@ INSTALL = "reading this data needs pyarrow and Pillow; run: pip install 'fedmix[
 
 
 def damaged(path: Path, what: str) -> DataError:
-    """The error to raise; a link of the hub's cache would come back, so it is what it points to that has to go."""
+    """The error to raise; a link of the hub's cache would come back, so it is what it points to
+    that has to go.
+    """
     culprit = path.resolve() if path.is_symlink() else "the file"
     return DataError(f"{path}: {printable(what)}; delete {culprit} and fetch it again")
 
@@ -32,7 +34,9 @@ def count(files: Sequence[Path]) -> int:
 
 
 def batches(files: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple[Path, Any]]:
-    """Record batches with these columns, each with the file it is from; shows progress if it takes long."""
+    """Record batches with these columns, each with the file it is from; shows progress if it takes
+    long.
+    """
     start, shown, done, total = time.monotonic(), False, 0, count(files)
     for path in files:
         table = _open(path)
@@ -41,13 +45,17 @@ def batches(files: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple[Pat
         for column in columns:
             if names.count(column) != 1:
                 said = "is no" if column not in names else "is more than one"
-                raise damaged(path, f"there {said} column {column!r}, only {', '.join(names)[:200]}")
+                raise damaged(
+                    path, f"there {said} column {column!r}, only {', '.join(names)[:200]}"
+                )
         for batch in _guarded(path, table.iter_batches(BATCH, columns=list(columns))):
             yield path, batch
             done += batch.num_rows
             if sys.stderr.isatty() and time.monotonic() - start > 2:
                 shown = True
-                print(f"\rdecoding {path}: {done / total:4.0%}", end="", file=sys.stderr, flush=True)
+                print(
+                    f"\rdecoding {path}: {done / total:4.0%}", end="", file=sys.stderr, flush=True
+                )
     if shown:
         print(file=sys.stderr)
 
@@ -74,7 +82,9 @@ def reading(path: Path, what: str = "the table is damaged") -> Iterator[None]:
 
 
 def _guarded(path: Path, reader: Iterator[Any]) -> Iterator[Any]:
-    """What `reader` yields; its errors, but not those of the loop that uses it, mean a damaged file."""
+    """What `reader` yields; its errors, but not those of the loop that uses it, mean a damaged
+    file.
+    """
     while True:
         with reading(path):
             batch = next(reader, None)
@@ -88,7 +98,9 @@ def labels(path: Path, column: Any, classes: int) -> Array:
     import pyarrow
 
     if not pyarrow.types.is_integer(column.type) or column.null_count:
-        raise damaged(path, f"labels are {column.type} with {column.null_count} missing, not integers")
+        raise damaged(
+            path, f"labels are {column.type} with {column.null_count} missing, not integers"
+        )
     values: Array = column.to_numpy(zero_copy_only=False).astype(np.int64)
     outside = values[(values < 0) | (values >= classes)]
     if len(outside):

@@ -1,6 +1,8 @@
-"""From stored samples to model inputs, in two steps: to units (in which means are taken and travel), then normalised.
+"""From stored samples to model inputs, in two steps: to units (in which means are taken and
+travel), then normalised.
 
-Both steps work on tensors of any leading shape, on any device, and draw nothing: crops and flips come from the plan.
+Both steps work on tensors of any leading shape, on any device, and draw nothing: crops and flips
+come from the plan.
 """
 
 import math
@@ -19,7 +21,10 @@ MOST_PAD = 127  # offsets of crops are bytes, up to twice as much
 
 @runtime_checkable
 class Transform(Protocol):
-    """How stored samples become model inputs. `pad` is the crop's margin; 0 means no augmentation."""
+    """How stored samples become model inputs.
+
+    `pad` is the crop's margin; 0 means no augmentation.
+    """
 
     @property
     def pad(self) -> int: ...
@@ -29,7 +34,9 @@ class Transform(Protocol):
     def normalise(self, x: Tensor) -> Tensor: ...
 
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
-        """Random samples, in units, that say nothing about anyone's data (`shape` starts with their number)."""
+        """Random samples, in units, that say nothing about anyone's data (`shape` starts with their
+        number).
+        """
 
 
 @dataclass(frozen=True)
@@ -53,10 +60,11 @@ class Plain:
 
 @dataclass(frozen=True)
 class Images:
-    """uint8 images (..., H, W, C) as (..., C, H, W): pixels in [0, 1], then standardised with `mean` and `std` per channel.
+    """uint8 images (..., H, W, C) as (..., C, H, W): pixels in [0, 1], then standardised with
+    `mean` and `std` per channel.
 
-    `invert` makes ink on white paper bright on black. With `pad` > 0, training images are zero-padded by it, cropped back to
-    size and flipped at the offsets that the plan drew.
+    `invert` makes ink on white paper bright on black. With `pad` > 0, training images are
+    zero-padded by it, cropped back to size and flipped at the offsets that the plan drew.
     """
 
     mean: tuple[float, ...]
@@ -70,10 +78,17 @@ class Images:
         for name in ("mean", "std"):
             moments = getattr(self, name)
             if not isinstance(moments, tuple | list) or len(moments) != len(self.mean):
-                raise BadInput(f"Images: {name}={moments!r} is no tuple of one number for each channel, as many as `mean`")
+                raise BadInput(
+                    f"Images: {name}={moments!r} is no tuple of one number for each channel, as "
+                    "many as `mean`"
+                )
             for value in moments:
-                if not abs(number(f"Images: {name}", value)) < math.inf or (name == "std" and not value > 0):
-                    raise BadInput(f"Images: {name}={moments!r} must be finite, and a deviation positive")
+                if not abs(number(f"Images: {name}", value)) < math.inf or (
+                    name == "std" and not value > 0
+                ):
+                    raise BadInput(
+                        f"Images: {name}={moments!r} must be finite, and a deviation positive"
+                    )
 
     def units(self, raw: Tensor) -> Tensor:
         x = raw.movedim(-1, -3).to(torch.float32) / 255
@@ -91,7 +106,9 @@ class Images:
 
 @dataclass(frozen=True)
 class OneHot:
-    """Integer sequences (..., T) as one-hot vectors (..., T, size); a mean of these is exact under any linear embedding."""
+    """Integer sequences (..., T) as one-hot vectors (..., T, size); a mean of these is exact under
+    any linear embedding.
+    """
 
     size: int
     pad: int = 0
@@ -118,14 +135,18 @@ def _check_pad(transform: Transform) -> None:
 
 
 def one_hot(labels: Tensor, size: int) -> Tensor:
-    """Integers (...) as vectors (..., size); like `torch.nn.functional.one_hot`, but never waits for the device."""
+    """Integers (...) as vectors (..., size); like `torch.nn.functional.one_hot`, but never waits
+    for the device.
+    """
     return (labels[..., None] == torch.arange(size, device=labels.device)).to(torch.float32)
 
 
 def crop_and_flip(images: Tensor, draws: Tensor, pad: int) -> Tensor:
-    """Zero-pad (n, C, H, W) by `pad`, take the window at each image's (row, column) offset, mirror it where flip is 1.
+    """Zero-pad (n, C, H, W) by `pad`, take the window at each image's (row, column) offset, mirror
+    it where flip is 1.
 
-    `draws` is (n, 3): row and column offsets in 0..2·pad, and 0 or 1. An offset of `pad` leaves the image in place.
+    `draws` is (n, 3): row and column offsets in 0..2·pad, and 0 or 1. An offset of `pad` leaves the
+    image in place.
     """
     n, _, height, width = images.shape
     padded = torch.nn.functional.pad(images, (pad, pad, pad, pad))
@@ -134,4 +155,6 @@ def crop_and_flip(images: Tensor, draws: Tensor, pad: int) -> Tensor:
     columns = torch.arange(width, device=images.device).expand(n, width)
     columns = draws[:, 1, None] + torch.where(draws[:, 2, None] == 1, width - 1 - columns, columns)
     sample = torch.arange(n, device=images.device)
-    return padded.permute(0, 2, 3, 1)[sample[:, None, None], rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    return padded.permute(0, 2, 3, 1)[
+        sample[:, None, None], rows[:, :, None], columns[:, None, :]
+    ].permute(0, 3, 1, 2)

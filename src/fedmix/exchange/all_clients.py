@@ -16,7 +16,9 @@ Streams = Callable[[Array], Iterator[np.random.Generator]]
 
 
 class Releases(NamedTuple):
-    """Released means of many clients, in the clients' order: `owner` (g,) says whose each is. Never changed in place."""
+    """Released means of many clients, in the clients' order: `owner` (g,) says whose each is. Never
+    changed in place.
+    """
 
     owner: Array
     x: Tensor
@@ -35,7 +37,11 @@ class Releases(NamedTuple):
     @staticmethod
     def joined(parts: Sequence["Releases"]) -> "Releases":
         """Those of several parts, no client in two of them, in the clients' order."""
-        owner, x, y = np.concatenate([p.owner for p in parts]), torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts])
+        owner, x, y = (
+            np.concatenate([p.owner for p in parts]),
+            torch.cat([p.x for p in parts]),
+            torch.cat([p.y for p in parts]),
+        )
         if (np.diff(owner) >= 0).all():
             return Releases(owner, x, y)
         order = np.argsort(owner, kind="stable")
@@ -43,11 +49,19 @@ class Releases(NamedTuple):
 
 
 def release_all(
-    clients: Array, data: FederatedData, how: Exchange, encode: Callable[[Array], Tensor], grouping: Streams, noise: Streams
+    clients: Array,
+    data: FederatedData,
+    how: Exchange,
+    encode: Callable[[Array], Tensor],
+    grouping: Streams,
+    noise: Streams,
 ) -> list[Releases]:
-    """What `release` gives for each of these clients, in order; none or one part. It is made a block of clients at a time.
+    """What `release` gives for each of these clients, in order; none or one part.
 
-    `grouping` and `noise` give clients' own streams; they are asked once, for those clients that draw from them.
+    It is made a block of clients at a time.
+
+    `grouping` and `noise` give clients' own streams; they are asked once, for those clients that
+    draw from them.
     """
     samples = data.clients.sizes
     senders = clients[samples[clients] >= how.cutoff]
@@ -58,13 +72,19 @@ def release_all(
     noises = noise(senders if any(how.noises) else senders[:0])
     before = np.cumsum(samples[senders]) - samples[senders]
     cuts = np.flatnonzero(np.diff(before // CHUNK)) + 1
-    room: Releases | None = None  # taken at once: small results between large blocks would keep memory from being used again
+    room: Releases | None = (
+        # taken at once: small results between large blocks would keep memory from being used again
+        None
+    )
     count = 0
     for block, size in zip(np.split(senders, cuts), np.split(sizes, cuts), strict=True):
         part = _release_block(block, size, data, how, encode, splits, noises)
         if room is None:
             most = int((samples[senders] // sizes).clip(1).sum())
-            room = Releases(np.empty(most, np.int64), *(t.new_empty(most, *t.shape[1:]) for t in (part.x, part.y)))
+            room = Releases(
+                np.empty(most, np.int64),
+                *(t.new_empty(most, *t.shape[1:]) for t in (part.x, part.y)),
+            )
         here = slice(count, count + len(part.owner))
         room.owner[here], room.x[here], room.y[here] = part
         count = here.stop
@@ -90,5 +110,7 @@ def _release_block(
         order[mine] = rows.offsets[i] + np.concatenate(groups)
         lengths[i] = [len(g) for g in groups]
     counts = [len(of_client) for of_client in lengths]
-    means = noised(average(x, y, Ragged.cut(order, np.concatenate(lengths)), encode, how), counts, how, noises)
+    means = noised(
+        average(x, y, Ragged.cut(order, np.concatenate(lengths)), encode, how), counts, how, noises
+    )
     return Releases(np.repeat(clients, counts), *means)

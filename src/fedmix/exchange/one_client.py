@@ -1,4 +1,6 @@
-"""What leaves a client: its samples split into groups of M_k, clipped if asked for, each group averaged, and noised."""
+"""What leaves a client: its samples split into groups of M_k, clipped if asked for, each group
+averaged, and noised.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -26,7 +28,8 @@ class Means(NamedTuple):
 
 
 def split_at_random(count: int, size: int, rng: np.random.Generator) -> list[Array]:
-    """Positions 0..count-1 in random groups of `size`; what is left over joins the last group, so none is smaller.
+    """Positions 0..count-1 in random groups of `size`; what is left over joins the last group, so
+    none is smaller.
 
     >>> [len(g) for g in split_at_random(10, 4, np.random.default_rng(0))]
     [4, 6]
@@ -35,7 +38,9 @@ def split_at_random(count: int, size: int, rng: np.random.Generator) -> list[Arr
 
 
 def split_by_class(labels: Array, size: int, rng: np.random.Generator) -> list[Array]:
-    """Groups of one class each, none smaller than `size`: classes with fewer samples share groups, or join the last one."""
+    """Groups of one class each, none smaller than `size`: classes with fewer samples share groups,
+    or join the last one.
+    """
     groups: list[Array] = []
     rest: list[Array] = []
     for label in np.unique(labels):
@@ -57,14 +62,23 @@ def _cut(rows: Array, size: int) -> list[Array]:
 
 
 def split(y: Tensor, size: int, how: str, rng: np.random.Generator) -> list[Array]:
-    """The groups of a client's samples. Where two of `size` cannot be, one holds them all and nothing is drawn."""
+    """The groups of a client's samples.
+
+    Where two of `size` cannot be, one holds them all and nothing is drawn.
+    """
     if len(y) < 2 * size:
         return [np.arange(len(y))]
-    return split_by_class(y.argmax(1).numpy(), size, rng) if how == "class" else split_at_random(len(y), size, rng)
+    return (
+        split_by_class(y.argmax(1).numpy(), size, rng)
+        if how == "class"
+        else split_at_random(len(y), size, rng)
+    )
 
 
 def clipped(x: Tensor, y: Tensor, how: Exchange) -> tuple[Tensor, Tensor]:
-    """Samples scaled down to the bounds on their norms: input and label together, or each to its own. NaN counts as 0."""
+    """Samples scaled down to the bounds on their norms: input and label together, or each to its
+    own. NaN counts as 0.
+    """
     if how.clip is None:
         return x, y
     x, y = x.nan_to_num(0.0, 0.0, 0.0), y.nan_to_num(0.0, 0.0, 0.0)
@@ -95,7 +109,9 @@ def average(
         rows, into = order[start : start + CHUNK], group[start : start + CHUNK]
         part_x, part_y = clipped(encode(x[rows]).double(), y[rows].double(), how)
         if sum_x is None:
-            sum_x = torch.zeros(len(groups), *part_x.shape[1:], dtype=torch.float64, device=part_x.device)
+            sum_x = torch.zeros(
+                len(groups), *part_x.shape[1:], dtype=torch.float64, device=part_x.device
+            )
         sum_x.index_add_(0, into.to(part_x.device), part_x)
         sum_y.index_add_(0, into, part_y)
     assert sum_x is not None
@@ -103,8 +119,12 @@ def average(
     return Means(mean_x.float(), (sum_y / size[:, None]).float())
 
 
-def noised(means: Means, counts: Sequence[int], how: Exchange, noises: Iterator[np.random.Generator]) -> Means:
-    """Add noise to the means of several clients, `counts` of each, from their own streams: inputs first, then labels."""
+def noised(
+    means: Means, counts: Sequence[int], how: Exchange, noises: Iterator[np.random.Generator]
+) -> Means:
+    """Add noise to the means of several clients, `counts` of each, from their own streams: inputs
+    first, then labels.
+    """
     if not any(how.noises):
         return means
     drawn: list[list[Array]] = [[], []]
@@ -114,7 +134,9 @@ def noised(means: Means, counts: Sequence[int], how: Exchange, noises: Iterator[
             if sigma:
                 into.append(rng.standard_normal((count, *values.shape[1:]), dtype=np.float32))
     x, y = [
-        values + sigma * torch.from_numpy(np.concatenate(parts)).to(values.device) if sigma else values
+        values + sigma * torch.from_numpy(np.concatenate(parts)).to(values.device)
+        if sigma
+        else values
         for values, sigma, parts in zip(means, how.noises, drawn, strict=True)
     ]
     return Means(x, y)
@@ -129,7 +151,10 @@ def release(
     grouping: np.random.Generator,
     noise: np.random.Generator,
 ) -> Means | None:
-    """What client `client` with samples (x, y) lets out, or None below the cut-off. Nothing else about its data leaves it."""
+    """What client `client` with samples (x, y) lets out, or None below the cut-off.
+
+    Nothing else about its data leaves it.
+    """
     if len(x) < how.cutoff:
         return None
     size = how.group_size(client, len(x))

@@ -1,4 +1,6 @@
-"""What the server makes of the releases: a pool in which position tells no owner, each entry a mean of `average` releases."""
+"""What the server makes of the releases: a pool in which position tells no owner, each entry a mean
+of `average` releases.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +18,10 @@ from fedmix.exchange.one_client import Means
 
 @dataclass(frozen=True)
 class Pool:
-    """The entries (X_g, Y_g). `owners` lists who contributed to each entry; it stays with the server and is never sent."""
+    """The entries (X_g, Y_g).
+
+    `owners` lists who contributed to each entry; it stays with the server and is never sent.
+    """
 
     x: Tensor
     y: Tensor
@@ -40,7 +45,9 @@ class Pool:
         return self.owners.flat[order], self.owners.owner[order]
 
     def entries_for(self, client: int, *, own: bool = False, exclude_own: bool = False) -> Array:
-        """The entries that a client may draw: all, only its own, or all but those it contributed to."""
+        """The entries that a client may draw: all, only its own, or all but those it contributed
+        to.
+        """
         if not own and not exclude_own:
             return self._everything
         owner, entry = self._by_owner
@@ -48,25 +55,33 @@ class Pool:
         allowed = entry[first:last] if own else np.delete(self._everything, entry[first:last])
         if not len(allowed):
             raise BadInput(
-                f"exchange: every entry of the pool holds data of client {client}, so exclude_own leaves it none; "
+                f"exchange: every entry of the pool holds data of client {client}, so exclude_own "
+                "leaves it none; "
                 "use more clients, a smaller average, or exclude_own=False"
             )
         return allowed
 
 
 def build(releases: Releases, average: int, rng: np.random.Generator) -> Pool:
-    """Shuffle all released means and average every `average` of them; what is left over joins the last entry.
+    """Shuffle all released means and average every `average` of them; what is left over joins the
+    last entry.
 
-    Released means are averaged with equal weights, whatever the size of the client or of the group behind each.
+    Released means are averaged with equal weights, whatever the size of the client or of the group
+    behind each.
     """
     average, count = int(average), len(releases.owner)  # small integers of numpy overflow
     if average > count:
-        raise BadInput(f"exchange.average={average} is more than the {count} means that clients released; lower it")
+        raise BadInput(
+            f"exchange.average={average} is more than the {count} means that clients released; "
+            "lower it"
+        )
     order = rng.permutation(count)
     owner, x, y = releases.owner[order], releases.x[order], releases.y[order]
     entry = np.minimum(np.arange(count) // average, count // average - 1)
     span = int(owner.max()) + 1
-    contributed, contributor = np.divmod(np.unique(entry * span + owner), span)  # each owner once in an entry
+    contributed, contributor = np.divmod(
+        np.unique(entry * span + owner), span
+    )  # each owner once in an entry
     owners = Ragged.cut(contributor, np.bincount(contributed))
     if average == 1:
         return Pool(x, y, owners)
@@ -80,11 +95,15 @@ def _averaged(values: Tensor, size: int) -> Tensor:
 
 
 def to_shares(y: Tensor) -> Tensor:
-    """The nearest vectors of shares, none negative and with sum 1, to label vectors that clipping or noise has moved.
+    """The nearest vectors of shares, none negative and with sum 1, to label vectors that clipping
+    or noise has moved.
 
-    A cross entropy with a negative share has no lower bound. The projection is that of Duchi et al. (2008).
+    A cross entropy with a negative share has no lower bound. The projection is that of Duchi et al.
+    (2008).
     """
-    y = y - y.max(1, keepdim=True).values  # the same nearest vector, and 0 > -1 for the largest, whatever rounding does
+    y = (
+        y - y.max(1, keepdim=True).values
+    )  # the same nearest vector, and 0 > -1 for the largest, whatever rounding does
     high = y.sort(dim=1, descending=True).values
     excess = (high.cumsum(1) - 1) / torch.arange(1, y.shape[1] + 1, dtype=y.dtype, device=y.device)
     kept = (high > excess).sum(1, keepdim=True)

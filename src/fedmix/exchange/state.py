@@ -1,4 +1,6 @@
-"""The exchange over the rounds of a run: who resends when, who still holds an old pool, and what all that costs in bytes."""
+"""The exchange over the rounds of a run: who resends when, who still holds an old pool, and what
+all that costs in bytes.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,10 +21,12 @@ from fedmix.exchange.settings import Exchange
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes between server and clients, float32 values: what clients sent and received as weights and as means.
+    """Bytes between server and clients, float32 values: what clients sent and received as weights
+    and as means.
 
-    `means_down` counts the pool once for every client that gets it. `pool` counts it once per version, as if it were
-    broadcast: the paper's arithmetic for the exchange of one mean per client is `means_up + pool` = 2·N·d_i values.
+    `means_down` counts the pool once for every client that gets it. `pool` counts it once per
+    version, as if it were broadcast: the paper's arithmetic for the exchange of one mean per client
+    is `means_up + pool` = 2·N·d_i values.
     """
 
     models_up: int = 0
@@ -32,7 +36,9 @@ class Traffic:
     pool: int = 0
 
     def __add__(self, other: "Traffic") -> "Traffic":
-        return Traffic(*[a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)])
+        return Traffic(
+            *[a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)]
+        )
 
     @property
     def up(self) -> int:
@@ -45,12 +51,15 @@ class Traffic:
 
 @dataclass
 class MeanExchange:
-    """Algorithm 1's exchange as state between rounds. All of it can be saved and put back (`state`, `restore`).
+    """Algorithm 1's exchange as state between rounds.
 
-    `version` counts rebuilt pools, `holds` is the version that each client has, `epoch` counts changes of each client's data,
-    `sent` its releases, and `smallest` is the fewest samples that a mean ever held (0: none yet), by which privacy is accounted;
-    `pending` are clients whose data changed since they last sent. Every field is replaced, never changed in place: a shallow
-    copy is what it was, and a state needs no copies.
+    All of it can be saved and put back (`state`, `restore`).
+
+    `version` counts rebuilt pools, `holds` is the version that each client has, `epoch` counts
+    changes of each client's data, `sent` its releases, and `smallest` is the fewest samples that a
+    mean ever held (0: none yet), by which privacy is accounted; `pending` are clients whose data
+    changed since they last sent. Every field is replaced, never changed in place: a shallow copy is
+    what it was, and a state needs no copies.
     """
 
     how: Exchange
@@ -75,8 +84,13 @@ class MeanExchange:
         self.epoch[list(now)] += 1
         self.pending |= now
 
-    def refresh(self, data: FederatedData, encode: Callable[[Array], Tensor], *, every_round: bool = False) -> Traffic:
-        """Have clients send what is due and rebuild the pool if anything came. `every_round`: all of them, now."""
+    def refresh(
+        self, data: FederatedData, encode: Callable[[Array], Tensor], *, every_round: bool = False
+    ) -> Traffic:
+        """Have clients send what is due and rebuild the pool if anything came.
+
+        `every_round`: all of them, now.
+        """
         if self.version == 0 or every_round:
             due = np.arange(self.clients)
         elif self.pending and len(self.pending) / self.clients >= self.how.wait:
@@ -95,12 +109,18 @@ class MeanExchange:
         self.pool = self._pool(data)
         if self.how.source != "pool":
             return Traffic()
-        return Traffic(means_up=sum(Means(part.x, part.y).bytes for part in sent), pool=self.pool.bytes)
+        return Traffic(
+            means_up=sum(Means(part.x, part.y).bytes for part in sent), pool=self.pool.bytes
+        )
 
-    def _collect(self, data: FederatedData, encode: Callable[[Array], Tensor], due: Array) -> list[Releases]:
+    def _collect(
+        self, data: FederatedData, encode: Callable[[Array], Tensor], due: Array
+    ) -> list[Releases]:
         """The releases of the clients that are due."""
         own = self.how.source == "own"
-        how = Exchange(m=self.how.m, split=self.how.split) if own else self.how  # own means never leave their client
+        how = (
+            Exchange(m=self.how.m, split=self.how.split) if own else self.how
+        )  # own means never leave their client
         if self.how.source == "pool":
             sizes = data.clients.sizes[due]
             self.count(due[sizes >= how.cutoff], how.smallest_group(sizes))
@@ -111,13 +131,17 @@ class MeanExchange:
         )  # fmt: skip
 
     def count(self, clients: Array, smallest: int) -> None:
-        """Take note that these clients release means of at least so many samples (0: they release none)."""
+        """Take note that these clients release means of at least so many samples (0: they release
+        none).
+        """
         sent = self.sent.copy()
         sent[clients] += 1
         self.count_at_least(sent, smallest)
 
     def count_at_least(self, sent: Array, smallest: int) -> None:
-        """Take note that clients have released so often, or more often, and means of so few samples (0: none), or fewer."""
+        """Take note that clients have released so often, or more often, and means of so few samples
+        (0: none), or fewer.
+        """
         self.sent = np.maximum(self.sent, sent)
         self.smallest = min(filter(None, (self.smallest, smallest)), default=0)
 
@@ -126,7 +150,9 @@ class MeanExchange:
         rng = stream(self.seed, "shuffle", self.version)
         if self.how.source == "own":
             return build(self.releases, 1, rng)
-        pool = build(self.releases, 1 if self.how.secure else self.how.average, rng)  # sums come averaged
+        pool = build(
+            self.releases, 1 if self.how.secure else self.how.average, rng
+        )  # sums come averaged
         if self.how.source == "noise":
             labels = torch.full_like(pool.y, 1 / data.outputs if data.classes else 0.0)
             return Pool(data.transform.noise(tuple(pool.x.shape), rng), labels, pool.owners)
@@ -151,7 +177,9 @@ class MeanExchange:
     def entries_for(self, client: int) -> Array:
         """The pool's entries that a client may draw."""
         assert self.pool is not None
-        return self.pool.entries_for(client, own=self.how.source == "own", exclude_own=self.how.exclude_own)
+        return self.pool.entries_for(
+            client, own=self.how.source == "own", exclude_own=self.how.exclude_own
+        )
 
     def state(self) -> dict[str, Tensor]:
         """Everything that later rounds depend on, as tensors."""
@@ -164,13 +192,19 @@ class MeanExchange:
             "pending": torch.tensor(sorted(self.pending), dtype=torch.int64),
         }
         if self.releases is not None:
-            saved |= {"owner": torch.from_numpy(self.releases.owner), "x": self.releases.x, "y": self.releases.y}
+            saved |= {
+                "owner": torch.from_numpy(self.releases.owner),
+                "x": self.releases.x,
+                "y": self.releases.y,
+            }
         return saved
 
     def restore(self, saved: dict[str, Tensor], data: FederatedData) -> None:
         """Put back what `state` gave; the pool follows from it."""
         if wrong := self._misfit(saved, data):
-            raise BadInput(f"this state is damaged: its exchange has no fitting {wrong}; start anew")
+            raise BadInput(
+                f"this state is damaged: its exchange has no fitting {wrong}; start anew"
+            )
         self.version = int(saved["version"])
         self.holds, self.epoch = saved["holds"].numpy(), saved["epoch"].numpy()
         self.sent, self.smallest = saved["sent"].numpy(), int(saved["smallest"])
@@ -183,18 +217,39 @@ class MeanExchange:
     def _misfit(self, saved: dict[str, Tensor], data: FederatedData) -> str:
         """Which part of a state is missing, or cannot be of this exchange; empty if none."""
         count, by_client = torch.Size([]), torch.Size([self.clients])
-        shapes = dict.fromkeys(("holds", "epoch", "sent"), by_client) | {"version": count, "smallest": count, "pending": None}
+        shapes = dict.fromkeys(("holds", "epoch", "sent"), by_client) | {
+            "version": count,
+            "smallest": count,
+            "pending": None,
+        }
         for name, shape in shapes.items():
             value = saved.get(name)
-            if value is None or value.dtype != torch.int64 or (value < 0).any() or shape not in (None, value.shape):
+            if (
+                value is None
+                or value.dtype != torch.int64
+                or (value < 0).any()
+                or shape not in (None, value.shape)
+            ):
                 return name
         owner, x, y = (saved.get(name) for name in ("owner", "x", "y"))
         if owner is None or x is None or y is None:
             return "" if owner is x is y is None and not saved["version"] else "releases"
-        if saved["pending"].ndim != 1 or owner.ndim != 1 or owner.dtype != torch.int64 or not len(owner):
+        if (
+            saved["pending"].ndim != 1
+            or owner.ndim != 1
+            or owner.dtype != torch.int64
+            or not len(owner)
+        ):
             return "owners"
-        if any(len(of) and (int(of.min()) < 0 or int(of.max()) >= self.clients) for of in (owner, saved["pending"])):
+        if any(
+            len(of) and (int(of.min()) < 0 or int(of.max()) >= self.clients)
+            for of in (owner, saved["pending"])
+        ):
             return "owners"
-        if (owner.diff() < 0).any() or len(x) != len(owner) or y.shape != (len(owner), data.outputs):
+        if (
+            (owner.diff() < 0).any()
+            or len(x) != len(owner)
+            or y.shape != (len(owner), data.outputs)
+        ):
             return "releases"
         return "" if x.dtype == y.dtype == torch.float32 and y.isfinite().all() else "releases"

@@ -1,6 +1,8 @@
-"""An experiment as a value: a frozen, validated spec that round-trips to TOML, names its run, and builds its federation.
+"""An experiment as a value: a frozen, validated spec that round-trips to TOML, names its run, and
+builds its federation.
 
-Sections take their fields and defaults from the functions and classes they build, so that each default has one source.
+Sections take their fields and defaults from the functions and classes they build, so that each
+default has one source.
 """
 
 import difflib
@@ -14,9 +16,27 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from torch import nn
 
 from fedmix import data, models
@@ -28,15 +48,34 @@ from fedmix.exchange import Exchange
 from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
 from fedmix.models.initialise import Initialisation
-from fedmix.objectives import FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised
+from fedmix.objectives import (
+    FedMix,
+    GlobalMix,
+    Hidden,
+    LocalMix,
+    NaiveMix,
+    Objective,
+    Proximal,
+    Supervised,
+)
 from fedmix.training.federation import Federation
 from fedmix.training.settings import Training
 
 DATA: dict[str, Callable[..., FederatedData]] = {
-    f.__name__: f for f in (data.digits, data.cifar10, data.cifar100, data.femnist, data.shakespeare, data.diabetes, data.own)
+    f.__name__: f
+    for f in (
+        data.digits,
+        data.cifar10,
+        data.cifar100,
+        data.femnist,
+        data.shakespeare,
+        data.diabetes,
+        data.own,
+    )
 }
 MODELS: dict[str, Callable[..., Any]] = {
-    f.__name__: f for f in (models.digits_cnn, models.lenet, models.vgg, models.charlstm, models.mlp)
+    f.__name__: f
+    for f in (models.digits_cnn, models.lenet, models.vgg, models.charlstm, models.mlp)
 }
 OBJECTIVES: dict[str, type[Objective]] = {
     "fedavg": Supervised, "localmix": LocalMix, "globalmix": GlobalMix, "naivemix": NaiveMix, "fedmix": FedMix,
@@ -50,8 +89,12 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
 
 
-def _section(name: str | None, build: Callable[..., Any], *, skip: tuple[str, ...] = (), **more: Any) -> type[_Section]:
-    """A section whose fields are the parameters of `build`, behind a `name` where sections are told apart by it."""
+def _section(
+    name: str | None, build: Callable[..., Any], *, skip: tuple[str, ...] = (), **more: Any
+) -> type[_Section]:
+    """A section whose fields are the parameters of `build`, behind a `name` where sections are told
+    apart by it.
+    """
     hints = get_type_hints(build.__init__ if inspect.isclass(build) else build)
     fields: dict[str, Any] = {} if name is None else {"name": (Literal[name], ...)}
     for parameter in inspect.signature(build).parameters.values():
@@ -59,7 +102,9 @@ def _section(name: str | None, build: Callable[..., Any], *, skip: tuple[str, ..
             default = ... if parameter.default is parameter.empty else parameter.default
             hint = hints[parameter.name]
             if get_origin(hint) is tuple:
-                hint = Annotated[hint, Field(strict=False)]  # TOML has lists where Python has tuples
+                hint = Annotated[
+                    hint, Field(strict=False)
+                ]  # TOML has lists where Python has tuples
             fields[parameter.name] = (hint, default)
     title = build.__name__ if name is None else name
     return create_model(title, __base__=_Section, __doc__=inspect.getdoc(build), **fields, **more)
@@ -70,9 +115,16 @@ def _union(sections: Mapping[str, type[_Section]]) -> Any:
 
 
 DATA_SECTIONS = {n: _section(n, f, skip=("seed", "root", "cache")) for n, f in DATA.items()}
-MODEL_SECTIONS = {n: _section(n, f, skip=SIZES, initialise=(Initialisation, "he")) for n, f in MODELS.items()}
+MODEL_SECTIONS = {
+    n: _section(n, f, skip=SIZES, initialise=(Initialisation, "he")) for n, f in MODELS.items()
+}
 OBJECTIVE_SECTIONS = {
-    n: _section(n, o, mu=(Annotated[float, Field(ge=0, allow_inf_nan=False)], 0.0), layer=(Annotated[int, Field(ge=0)], 0))
+    n: _section(
+        n,
+        o,
+        mu=(Annotated[float, Field(ge=0, allow_inf_nan=False)], 0.0),
+        layer=(Annotated[int, Field(ge=0)], 0),
+    )
     for n, o in OBJECTIVES.items()
 }
 NAMED = {"data": DATA_SECTIONS, "model": MODEL_SECTIONS, "objective": OBJECTIVE_SECTIONS}
@@ -85,7 +137,11 @@ if TYPE_CHECKING:  # their fields are only known when this runs
     TrainingSpec: TypeAlias = Any
     ExchangeSpec: TypeAlias = Any
 else:
-    DataSpec, ModelSpec, ObjectiveSpec = _union(DATA_SECTIONS), _union(MODEL_SECTIONS), _union(OBJECTIVE_SECTIONS)
+    DataSpec, ModelSpec, ObjectiveSpec = (
+        _union(DATA_SECTIONS),
+        _union(MODEL_SECTIONS),
+        _union(OBJECTIVE_SECTIONS),
+    )
     TrainingSpec, ExchangeSpec = TrainingSection, ExchangeSection
 
 
@@ -101,7 +157,10 @@ class EngineSection(_Section):
 
 
 class Experiment(_Section):
-    """Everything a run depends on. Two equal experiments give the same weights on the same kind of machine."""
+    """Everything a run depends on.
+
+    Two equal experiments give the same weights on the same kind of machine.
+    """
 
     data: DataSpec
     model: ModelSpec
@@ -120,23 +179,39 @@ class Experiment(_Section):
         self.build_training()
         needs = self.build_objective().needs
         if self.build_exchange() is not None and needs.means is None:
-            raise BadInput(f"[exchange] is set, but {self.objective.name} uses no means; remove that section")
+            raise BadInput(
+                f"[exchange] is set, but {self.objective.name} uses no means; remove that section"
+            )
         return self
 
     @staticmethod
-    def of(values: Mapping[str, Any], where: str = "experiment", origin: Mapping[str, str] | None = None) -> "Experiment":
-        """Validate nested dicts; every mistake is named by its dotted path, with its value and the nearest right key.
+    def of(
+        values: Mapping[str, Any],
+        where: str = "experiment",
+        origin: Mapping[str, str] | None = None,
+    ) -> "Experiment":
+        """Validate nested dicts; every mistake is named by its dotted path, with its value and the
+        nearest right key.
 
-        `where` says where the values came from, and `origin` by dotted path of those that came from elsewhere.
+        `where` says where the values came from, and `origin` by dotted path of those that came from
+        elsewhere.
         """
         try:
             experiment = Experiment.model_validate(values)
         except ValidationError as error:
-            mistakes = [(_source(path, where, origin or {}), said) for path, said in _mistakes(error, values)]
-            told = (f"{source}: {'; '.join(said for _, said in all_)}" for source, all_ in groupby(mistakes, itemgetter(0)))
+            mistakes = [
+                (_source(path, where, origin or {}), said)
+                for path, said in _mistakes(error, values)
+            ]
+            told = (
+                f"{source}: {'; '.join(said for _, said in all_)}"
+                for source, all_ in groupby(mistakes, itemgetter(0))
+            )
             raise BadInput(printable("; ".join(told))) from None
         if experiment.exchange is None and experiment.build_objective().needs.means:
-            return experiment.model_copy(update={"exchange": ExchangeSection()})  # so that the spec says what is exchanged
+            return experiment.model_copy(
+                update={"exchange": ExchangeSection()}
+            )  # so that the spec says what is exchanged
         return experiment
 
     @staticmethod
@@ -157,7 +232,9 @@ class Experiment(_Section):
         return Experiment.of(changed(self.values(), settings), "settings")
 
     def takes(self, path: str) -> bool:
-        """Whether a setting, given by dotted path, is one of this experiment's; another algorithm or data set may have it."""
+        """Whether a setting, given by dotted path, is one of this experiment's; another algorithm
+        or data set may have it.
+        """
         return takes(self.values(), path)
 
     @property
@@ -167,7 +244,9 @@ class Experiment(_Section):
 
     @property
     def id(self) -> str:
-        """The run's name: what it is, and a hash of every setting but on how many processes it runs."""
+        """The run's name: what it is, and a hash of every setting but on how many processes it
+        runs.
+        """
         values = self.values()
         del values["engine"]["processes"]
         digest = hashlib.sha256(toml(values).encode()).hexdigest()[:10]
@@ -190,7 +269,9 @@ class Experiment(_Section):
         return objective + Proximal(mu) if mu else objective
 
     def check_clients(self) -> None:
-        """Refuse more clients a round than there will be, where the settings of the data say how many."""
+        """Refuse more clients a round than there will be, where the settings of the data say how
+        many.
+        """
         if "clients" in type(self.data).model_fields:
             self.build_training().check_clients(self.data.clients, self.data.name)
 
@@ -212,7 +293,11 @@ class Experiment(_Section):
         """The model for this data, initialised by the seed."""
         spec: dict[str, Any] = self.model.model_dump()
         build, how = MODELS[spec.pop("name")], spec.pop("initialise")
-        known = {"classes": federated.outputs, "outputs": federated.outputs, "inputs": math.prod(federated.input_shape)}
+        known = {
+            "classes": federated.outputs,
+            "outputs": federated.outputs,
+            "inputs": math.prod(federated.input_shape),
+        }
         sizes = {k: v for k, v in known.items() if k in inspect.signature(build).parameters}
         try:
             return initialised(lambda: build(**spec, **sizes), self.seed, how)
@@ -220,7 +305,10 @@ class Experiment(_Section):
             raise BadInput(f"[model] {spec} cannot be built: {error}") from error
 
     def federation(self, root: Path | None = None) -> Federation:
-        """Everything built, ready to run. `root` is a folder with the hub's files, where data is not to be downloaded."""
+        """Everything built, ready to run.
+
+        `root` is a folder with the hub's files, where data is not to be downloaded.
+        """
         self.check_clients()
         federated = self.build_data(root)
         engine: dict[str, Any] = self.engine.model_dump()
@@ -247,7 +335,10 @@ def read_values(path: Path) -> dict[str, Any]:
     """What a TOML file says, not validated yet."""
     values = read_toml(path, LARGEST, "give a preset's name or a TOML file of a few lines")
     if "recorded" in values:
-        raise BadInput(f"{path} tells of a script's own federation, which that script alone can make; run the script again")
+        raise BadInput(
+            f"{path} tells of a script's own federation, which that script alone can make; run the "
+            "script again"
+        )
     return values
 
 
@@ -260,7 +351,9 @@ def table(values: Mapping[str, Any], section: str) -> dict[str, Any]:
 def changed(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Plain values with some settings changed, given by dotted path; nothing is validated."""
     new = deepcopy(dict(values))
-    for path in sorted(settings, key=lambda path: not path.endswith(".name")):  # another name brings other fields
+    for path in sorted(
+        settings, key=lambda path: not path.endswith(".name")
+    ):  # another name brings other fields
         value = settings[path]
         *sections, key = path.split(".")
         at = new
@@ -277,7 +370,9 @@ def changed(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str,
 
 
 def takes(values: Mapping[str, Any], path: str) -> bool:
-    """Whether such an experiment has a setting, given by dotted path; where that is not known, validation will tell."""
+    """Whether such an experiment has a setting, given by dotted path; where that is not known,
+    validation will tell.
+    """
     section, _, key = path.rpartition(".")
     if section == "exchange":
         section, key = "objective", "per"  # which those have that use means
@@ -290,7 +385,9 @@ def algorithm_of(values: Mapping[str, Any]) -> str:
     objective = table(values, "objective")
     base = str(objective.get("name", "run"))
     if base == "naivemix":
-        base = {"own": "localmeans", "noise": "randommix"}.get(str(table(values, "exchange").get("source")), base)
+        base = {"own": "localmeans", "noise": "randommix"}.get(
+            str(table(values, "exchange").get("source")), base
+        )
     if base == "fedmix" and objective.get("expand") == "logits":
         base = "fedmix-logits"
     if objective.get("layer"):
@@ -310,7 +407,11 @@ def toml(values: Mapping[str, Any]) -> str:
 
 def settings() -> Iterator[tuple[str, str, Any, str]]:
     """Every setting: dotted path, type, default, and for named sections the name they belong to."""
-    plain: dict[str, type[_Section]] = {"training": TrainingSection, "exchange": ExchangeSection, "engine": EngineSection}
+    plain: dict[str, type[_Section]] = {
+        "training": TrainingSection,
+        "exchange": ExchangeSection,
+        "engine": EngineSection,
+    }
     for field, info in Experiment.model_fields.items():
         if field in NAMED:
             for name, section in NAMED[field].items():
@@ -345,7 +446,11 @@ def _source(path: str, where: str, origin: Mapping[str, str]) -> str:
     """Where the value at a path came from; without a path, all that the values came from."""
     if not path:
         return f"{where} with {' and '.join(sorted(set(origin.values())))}" if origin else where
-    within = (source for at, source in origin.items() if f"{path}.".startswith(f"{at}.") or f"{at}.".startswith(f"{path}."))
+    within = (
+        source
+        for at, source in origin.items()
+        if f"{path}.".startswith(f"{at}.") or f"{at}.".startswith(f"{path}.")
+    )
     return next(within, where)
 
 
@@ -355,7 +460,9 @@ def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[tup
         path = [str(part) for part in mistake["loc"]]
         at: Any = values
         shown = []
-        for part in path:  # pydantic puts the section's name, or a type of a union, between the keys; drop what is no key
+        # pydantic puts the section's name, or a type of a union, between the keys; drop what is no
+        # key
+        for part in path:
             if isinstance(at, Mapping) and part in at:
                 at = at[part]
                 shown.append(part)
@@ -364,7 +471,9 @@ def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[tup
         dotted = ".".join(shown) or "experiment"
         match mistake["type"]:
             case "extra_forbidden":
-                while isinstance(at, Mapping) and at:  # a section that does not exist: name what was set in it
+                while (
+                    isinstance(at, Mapping) and at
+                ):  # a section that does not exist: name what was set in it
                     key, at = next(iter(at.items()))
                     shown.append(str(key))
                 dotted = ".".join(shown)
@@ -376,7 +485,10 @@ def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[tup
                 name = at.get("name")
                 known = str(mistake["ctx"]["expected_tags"]).replace("'", "")
                 near = _close(str(name), known.split(", "))
-                yield f"{dotted}.name", f"{dotted}.name={_shown(name)} is unknown{near}; choose one of {known}"
+                yield (
+                    f"{dotted}.name",
+                    f"{dotted}.name={_shown(name)} is unknown{near}; choose one of {known}",
+                )
             case "value_error":
                 said = str(mistake["ctx"]["error"])
                 named = re.match(r"(\w+\.\w+)=", said)
@@ -394,9 +506,15 @@ def _shown(value: Any) -> str:
 def _nearest(shown: list[str], values: Mapping[str, Any]) -> str:
     *section, key = shown
     name = str(table(values, shown[0]).get("name", ""))
-    there = [path.split(".")[-1] for path, _, _, of in settings() if path.split(".")[:-1] == section and of in ("", name)]
+    there = [
+        path.split(".")[-1]
+        for path, _, _, of in settings()
+        if path.split(".")[:-1] == section and of in ("", name)
+    ]
     known = there if section and there else list(Experiment.model_fields)
-    near = _close(key, known) if there else _close(".".join(shown), [path for path, *_ in settings()])
+    near = (
+        _close(key, known) if there else _close(".".join(shown), [path for path, *_ in settings()])
+    )
     return near or f"; known are {', '.join(known)}"
 
 

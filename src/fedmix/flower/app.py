@@ -1,6 +1,8 @@
-"""The app of an experiment whose data set this package knows: what `fedmix federation run` sends to its nodes.
+"""The app of an experiment whose data set this package knows: what `fedmix federation run` sends to
+its nodes.
 
-An app is a folder that Flower packs and sends to every node: a pyproject.toml, this file's two lines, and experiment.toml.
+An app is a folder that Flower packs and sends to every node: a pyproject.toml, this file's two
+lines, and experiment.toml.
 """
 
 from pathlib import Path
@@ -24,7 +26,13 @@ def write_app(folder: Path, experiment: Experiment, config: dict[str, Any]) -> P
     """Write the app of an experiment, with the server's settings as its run configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     project = {
-        "project": {"name": "fedmix-app", "version": "1.0.0", "description": "", "license": "Apache-2.0", "dependencies": []},
+        "project": {
+            "name": "fedmix-app",
+            "version": "1.0.0",
+            "description": "",
+            "license": "Apache-2.0",
+            "dependencies": [],
+        },
         "tool": {
             "flwr": {
                 "app": {

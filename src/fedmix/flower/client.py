@@ -1,4 +1,7 @@
-"""The client's side: it loads its own samples, decides what leaves it, and trains. Flower may start a process per message."""
+"""The client's side: it loads its own samples, decides what leaves it, and trains.
+
+Flower may start a process per message.
+"""
 
 import json
 import logging
@@ -39,17 +42,26 @@ log = logging.getLogger("fedmix.flower")
 def client_app(task: Task) -> ClientApp:
     """The ClientApp of a task: it answers `query.join`, `query.means` and `train`.
 
-    A node's configuration names its client (`partition-id`), and may name a `policy` file and a `device`.
+    A node's configuration names its client (`partition-id`), and may name a `policy` file and a
+    `device`.
     """
     app = ClientApp()
 
-    def answer(act: Callable[[Party, RecordDict, Context], RecordDict]) -> Callable[[Message, Context], Message]:
+    def answer(
+        act: Callable[[Party, RecordDict, Context], RecordDict],
+    ) -> Callable[[Message, Context], Message]:
         def handle(message: Message, context: Context) -> Message:
             try:
                 party = Party.of(task, context)
                 asked = message.content
-                content = add_mean(party, message, context) if secagg.asks(asked) else act(party, asked, context)
-            except Exception as error:  # what it says, and what it is called, may be data: it stays here
+                content = (
+                    add_mean(party, message, context)
+                    if secagg.asks(asked)
+                    else act(party, asked, context)
+                )
+            except (
+                Exception
+            ) as error:  # what it says, and what it is called, may be data: it stays here
                 _note(error)
                 content = _refusal(error)
             return Message(content, reply_to=message)
@@ -76,7 +88,13 @@ def _refusal(error: Exception) -> RecordDict:
         return wire.refusal("step", step=error.step)
     if isinstance(error, Refused):
         return wire.refusal(error.reason)
-    return wire.refusal("withheld" if isinstance(error, Withheld) else "message" if isinstance(error, Rejected) else "failed")
+    return wire.refusal(
+        "withheld"
+        if isinstance(error, Withheld)
+        else "message"
+        if isinstance(error, Rejected)
+        else "failed"
+    )
 
 
 @contextmanager
@@ -111,7 +129,10 @@ class Party:
         with _refusing("data"):
             data = task.load(client, {**context.run_config, **config})
             if len(data.clients) != 1:
-                raise BadInput(f"the load function gave client {client} the data of {len(data.clients)}; use fedmix.data.alone")
+                raise BadInput(
+                    f"the load function gave client {client} the data of {len(data.clients)}; use "
+                    "fedmix.data.alone"
+                )
         device = device_named(str(config.get("device", "cpu")))
         return Party(task, client, data, task.model(data).to(device), device, policy)
 
@@ -124,7 +145,10 @@ class Party:
         return wire.Presence(self.client, self.samples, self._digest())
 
     def _digest(self) -> int:
-        """63 bits that change when the samples do. The same samples give others elsewhere: nobody sees that they are the same."""
+        """63 bits that change when the samples do.
+
+        The same samples give others elsewhere: nobody sees that they are the same.
+        """
         where = np.frombuffer(f"{self.task.experiment.identity} {self.client}".encode(), np.uint8)
         return int.from_bytes(federated.digest(where, self.data.x, self.data.y)[:8], "big") >> 1 | 1
 
@@ -135,10 +159,12 @@ def join(party: Party, asked: RecordDict, context: Context) -> RecordDict:  # no
 
 
 def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
-    """Let means out: as the app's experiment says, or as the policy demands, and never as a message says.
+    """Let means out: as the app's experiment says, or as the policy demands, and never as a message
+    says.
 
-    A run gets one answer for the same data, whatever it asks later: from means over other groups, or under other noise, a server
-    could work out samples. Means of hidden states are new in every round, with one answer a round.
+    A run gets one answer for the same data, whatever it asks later: from means over other groups,
+    or under other noise, a server could work out samples. Means of hidden states are new in every
+    round, with one answer a round.
     """
     agreed = party.task.exchange
     if agreed is None:
@@ -153,17 +179,30 @@ def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
         question = json.dumps([presence.digest, asdict(party.policy)])
     about, answer = f"about {question}", f"means {question}"
     if about not in context.state:
-        means = _release(party, how, _encoder(party, asked), _first_epoch(presence.digest, asked, context))
-        if means and party.data.classes is not None and agreed.clip is None and how.clip is not None:
-            means = means._replace(y=to_shares(means.y))  # the server expects shares, since it asked for no clipping
+        means = _release(
+            party, how, _encoder(party, asked), _first_epoch(presence.digest, asked, context)
+        )
+        if (
+            means
+            and party.data.classes is not None
+            and agreed.clip is None
+            and how.clip is not None
+        ):
+            means = means._replace(
+                y=to_shares(means.y)
+            )  # the server expects shares, since it asked for no clipping
         m = how.group_size(party.client, party.samples) if means else 0
         context.state[answer] = wire.pack(means._asdict() if means else {})
-        context.state[about] = presence.content(m=m, noise=float(agreed.noise))  # what the policy adds is its own affair
+        context.state[about] = presence.content(
+            m=m, noise=float(agreed.noise)
+        )  # what the policy adds is its own affair
     return RecordDict({"about": context.state[about], "means": context.state[answer]})
 
 
 def add_mean(party: Party, message: Message, context: Context) -> RecordDict:
-    """Take a step towards a sum over clients, to which this one adds its mean, hidden from everybody."""
+    """Take a step towards a sum over clients, to which this one adds its mean, hidden from
+    everybody.
+    """
     agreed = party.task.exchange
     if agreed is None or not agreed.secure:
         raise Refused("no sums")
@@ -179,15 +218,21 @@ def add_mean(party: Party, message: Message, context: Context) -> RecordDict:
     return secagg.take_step(message, context, agreed, mean)
 
 
-def _release(party: Party, how: Exchange, encode: Callable[[Any], Tensor], epoch: int = 0) -> Means | None:
+def _release(
+    party: Party, how: Exchange, encode: Callable[[Any], Tensor], epoch: int = 0
+) -> Means | None:
     data, y = party.data, party.data.labels(party.data.y)
     grouping = stream(party.task.experiment.seed, "split", party.client, epoch)
-    noise = np.random.default_rng(secrets.randbits(128))  # a server that knew the noise could take it off
+    noise = np.random.default_rng(
+        secrets.randbits(128)
+    )  # a server that knew the noise could take it off
     return release(party.client, data.x, y, how, encode, grouping, noise)
 
 
 def _new_round(party: Party, asked: RecordDict, context: Context) -> int:
-    """The round of a question about hidden states: the last one answered, or one after it, which takes its place."""
+    """The round of a question about hidden states: the last one answered, or one after it, which
+    takes its place.
+    """
     round_ = _round(party, asked)
     before = context.state.get("answered")
     last = before["round"] if isinstance(before, ConfigRecord) else -1
@@ -209,7 +254,9 @@ def _round(party: Party, asked: RecordDict) -> int:
 
 
 def _first_epoch(digest: int, asked: RecordDict, context: Context) -> int:
-    """The server's number for these data, by which they are grouped: the first that it gave, so that groups stay the same."""
+    """The server's number for these data, by which they are grouped: the first that it gave, so
+    that groups stay the same.
+    """
     known = context.state.get("epochs")
     epochs = dict(known) if isinstance(known, ConfigRecord) else {}
     epoch = epochs.setdefault(str(digest), wire.said(asked, "epoch", int))
@@ -221,12 +268,17 @@ def _first_epoch(digest: int, asked: RecordDict, context: Context) -> int:
 
 
 def _encoder(party: Party, asked: RecordDict) -> Callable[[Any], Tensor]:
-    """What means are taken of: samples in their units, or hidden states under the weights that came along."""
+    """What means are taken of: samples in their units, or hidden states under the weights that came
+    along.
+    """
     layer = party.task.objective.needs.layer
     if not layer:
         return party.data.units
     head, init = party.model.head(layer), party.model.init()
-    params = _on(party.device, wire.unpack(asked, "weights", {name: tuple(init[name].shape) for name in head.names}))
+    params = _on(
+        party.device,
+        wire.unpack(asked, "weights", {name: tuple(init[name].shape) for name in head.names}),
+    )
 
     def encode(raw: Any) -> Tensor:
         with torch.no_grad(), arithmetic("float32"):
@@ -236,7 +288,9 @@ def _encoder(party: Party, asked: RecordDict) -> Callable[[Any], Tensor]:
 
 
 def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
-    """Train from the weights that came, with draws of (seed, round, client), and send the weights back."""
+    """Train from the weights that came, with draws of (seed, round, client), and send the weights
+    back.
+    """
     task, round_ = party.task, _round(party, asked)
     needs, training, seed = task.objective.needs, task.training, task.experiment.seed
     pool = entries = None
@@ -244,21 +298,30 @@ def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
         version = wire.said(asked, "pool", int)
         if "pool" in asked:
             own_entries = task.exchange is not None and task.exchange.exclude_own
-            context.state["pool"] = wire.pack(wire.read_pool(asked, _like(party), entries=own_entries))
+            context.state["pool"] = wire.pack(
+                wire.read_pool(asked, _like(party), entries=own_entries)
+            )
             context.state["held"] = ConfigRecord({"version": version})
         held = context.state.get("held")
         if not isinstance(held, ConfigRecord) or held.get("version") != version:
             return RecordDict({"about": party.presence.content(round=round_, lacks=version)})
         pool, entries = _pool(party, context)
-    params = _on(party.device, wire.unpack(asked, "weights", {n: tuple(p.shape) for n, p in party.model.init().items()}))
+    params = _on(
+        party.device,
+        wire.unpack(asked, "weights", {n: tuple(p.shape) for n, p in party.model.init().items()}),
+    )
     plan = draw_plan(
         seed, round_, party.client, party.samples, training, needs, entries=entries, pad=party.data.transform.pad
     )  # fmt: skip
     work = Work(round_ + 1, np.zeros(1, np.int64), [plan], params, training.rate(round_), pool)
-    engine = Sequential(party.model, task.objective, training, precision=task.experiment.engine.precision)
+    engine = Sequential(
+        party.model, task.objective, training, precision=task.experiment.engine.precision
+    )
     [update] = engine.run_round(Resident.on(party.device, party.data), work)
     about = party.presence.content(round=round_, loss=float(update.losses[0]))
-    return RecordDict({"about": about, "weights": wire.pack({n: p[0] for n, p in update.params.items()})})
+    return RecordDict(
+        {"about": about, "weights": wire.pack({n: p[0] for n, p in update.params.items()})}
+    )
 
 
 def _pool(party: Party, context: Context) -> tuple[Received, Any]:
@@ -279,7 +342,12 @@ def _like(party: Party) -> Means:
     if not layer:
         return Means(data.units(data.x[:1]), y)
     with torch.no_grad():
-        return Means(party.model.head(layer)(_on(party.device, party.model.init()), data.inputs(data.x[:1]).to(party.device)), y)
+        return Means(
+            party.model.head(layer)(
+                _on(party.device, party.model.init()), data.inputs(data.x[:1]).to(party.device)
+            ),
+            y,
+        )
 
 
 def _on(device: torch.device, params: dict[str, Tensor]) -> dict[str, Tensor]:

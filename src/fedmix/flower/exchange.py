@@ -1,4 +1,6 @@
-"""The exchange with nodes: which means clients were asked for, those that they send in the clear, and what has left them."""
+"""The exchange with nodes: which means clients were asked for, those that they send in the clear,
+and what has left them.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -24,8 +26,8 @@ log = logging.getLogger("fedmix.flower")
 class Asked(MeanExchange):
     """An exchange that knows of its clients what their messages say.
 
-    `settled` is, for each client, the digest of the data for which it was last asked for means; 0 if it never was. What the
-    `ledger` counts is not undone with a round.
+    `settled` is, for each client, the digest of the data for which it was last asked for means; 0
+    if it never was. What the `ledger` counts is not undone with a round.
     """
 
     ledger: Ledger = field(kw_only=True)
@@ -37,7 +39,9 @@ class Asked(MeanExchange):
         self.recall()
 
     def recall(self) -> None:
-        """What has left clients stays counted, in a round that failed and in a run that was stopped."""
+        """What has left clients stays counted, in a round that failed and in a run that was
+        stopped.
+        """
         self.count_at_least(self.ledger.sent, self.ledger.smallest)
 
     def settle(self, digests: Mapping[int, int]) -> None:
@@ -52,7 +56,9 @@ class Asked(MeanExchange):
         return bool(self.sent[client]) if self.how.secure else client in self.releases.owner
 
     def welcome(self, client: int) -> None:
-        """A client that came holds no pool yet; one that has sent nothing is asked for means, for its policy may be another."""
+        """A client that came holds no pool yet; one that has sent nothing is asked for means, for
+        its policy may be another.
+        """
         self.lost([client])
         if not self.has_sent(client):
             self.settle({client: 0})
@@ -60,7 +66,8 @@ class Asked(MeanExchange):
     def notice(self, presence: Presence) -> None:
         """A client's data may have changed since it was last asked for means.
 
-        With `secure` nobody knows of how many samples it was in a sum: of as few as it has now, it is assumed.
+        With `secure` nobody knows of how many samples it was in a sum: of as few as it has now, it
+        is assumed.
         """
         client = presence.client
         if self.how.secure and self.sent[client]:
@@ -78,7 +85,9 @@ class Asked(MeanExchange):
         return [k for k in sorted(here) if every_round or not self.settled[k] or k in again]
 
     def expect(self, samples: Mapping[int, int]) -> int:
-        """Write down that all of these clients, with so many samples, release means; the fewest samples in one of them."""
+        """Write down that all of these clients, with so many samples, release means; the fewest
+        samples in one of them.
+        """
         smallest = self.how.smallest_group(np.array(list(samples.values())))
         everyone = copy(self)
         everyone.count(np.array(list(samples)), smallest)
@@ -87,13 +96,24 @@ class Asked(MeanExchange):
 
 
 def collect_means(
-    exchange: Asked, roster: Roster, questions: Mapping[int, RecordDict], seconds: float, like: Means, *, shares: bool
+    exchange: Asked,
+    roster: Roster,
+    questions: Mapping[int, RecordDict],
+    seconds: float,
+    like: Means,
+    *,
+    shares: bool,
 ) -> tuple[list[Releases], list[int], dict[int, FedmixError]]:
-    """What the clients that are asked send, for whom it takes the place of what they sent before, and whose reply is no good.
+    """What the clients that are asked send, for whom it takes the place of what they sent before,
+    and whose reply is no good.
 
-    Means have to be `like` these in shape, and about as large; with `shares`, labels are shares of classes.
+    Means have to be `like` these in shape, and about as large; with `shares`, labels are shares of
+    classes.
     """
-    limits = [10 * max(1.0, float(part.abs().max())) + 10 * s for part, s in zip(like, exchange.how.noises, strict=True)]
+    limits = [
+        10 * max(1.0, float(part.abs().max())) + 10 * s
+        for part, s in zip(like, exchange.how.noises, strict=True)
+    ]
     agreed = exchange.expect({k: roster.presence[k].samples for k in questions})
     replies = roster.ask("query.means", questions, seconds)
     sent, done, wrong = list[Releases](), list[int](), dict[int, FedmixError]()
@@ -109,7 +129,9 @@ def collect_means(
         try:
             if content is not None and (m := _group_size(exchange, roster, k, content)):
                 exchange.count(np.array([k]), m)  # it has left the client, good or not
-                means = wire.read_means(content, exchange.how, roster.presence[k].samples, like, limits, labels=shares)
+                means = wire.read_means(
+                    content, exchange.how, roster.presence[k].samples, like, limits, labels=shares
+                )
                 sent.append(Releases(np.full(len(means.x), k), *means))
             done.append(k)
         except FedmixError as error:
@@ -121,7 +143,9 @@ def collect_means(
 
 
 def _group_size(exchange: Asked, roster: Roster, client: int, content: RecordDict) -> int:
-    """Of how many samples the means in a reply are, by what the client says of itself now; 0 if it sends none."""
+    """Of how many samples the means in a reply are, by what the client says of itself now; 0 if it
+    sends none.
+    """
     presence = Presence.read(content, roster.clients)
     if presence.client != client:
         raise Rejected(f"it says that it is client {presence.client} now")

@@ -1,4 +1,5 @@
-"""Certificates and keys of a federation: TLS for everyone, and a key by which each client's node proves that it was let in.
+"""Certificates and keys of a federation: TLS for everyone, and a key by which each client's node
+proves that it was let in.
 
 A key does not say which client its node is: that is its own `partition-id`.
 """
@@ -45,44 +46,67 @@ class Keys:
 
 
 def make_keys(folder: Path, hosts: list[str], clients: int) -> Keys:
-    """Make an authority, a certificate of the server for these host names and addresses and loopback, and a key for each client.
+    """Make an authority, a certificate of the server for these host names and addresses and
+    loopback, and a key for each client.
 
     The authority's own key is used here once and never written.
     """
     keys = Keys(folder)
     if keys.ca.exists():
-        raise BadInput(f"{folder} holds keys already; choose another folder, or delete it to make new ones")
+        raise BadInput(
+            f"{folder} holds keys already; choose another folder, or delete it to make new ones"
+        )
     if clients < 1 or not hosts:
         raise BadInput("a federation needs at least one client and one host name of its server")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    authority, server = (
+        ec.generate_private_key(ec.SECP384R1()),
+        ec.generate_private_key(ec.SECP384R1()),
+    )
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedmix federation")])
-    root = _certificate(issuer, issuer, authority.public_key()).add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+    root = _certificate(issuer, issuer, authority.public_key()).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), True
+    )
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-    root = root.add_extension(usage, True).add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), False)
+    root = root.add_extension(usage, True).add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), False
+    )
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     leaf = _certificate(subject, issuer, server.public_key()).add_extension(
         x509.BasicConstraints(ca=False, path_length=None), True
     )
-    leaf = leaf.add_extension(x509.SubjectAlternativeName([_host(host) for host in dict.fromkeys((*hosts, *LOOPBACK))]), False)
+    leaf = leaf.add_extension(
+        x509.SubjectAlternativeName([_host(host) for host in dict.fromkeys((*hosts, *LOOPBACK))]),
+        False,
+    )
     leaf = leaf.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
-    leaf = leaf.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False)
+    leaf = leaf.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False
+    )
     pem = serialization.Encoding.PEM
     _write(keys.ca, root.sign(authority, hashes.SHA384()).public_bytes(pem), 0o644)
     _write(keys.certificate, leaf.sign(authority, hashes.SHA384()).public_bytes(pem), 0o644)
     _write(keys.key, _private(server, serialization.PrivateFormat.PKCS8), 0o600)
     for client in range(clients):
         private = ec.generate_private_key(ec.SECP384R1())
-        public = private.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        public = private.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
         _write(keys.node(client), _private(private, serialization.PrivateFormat.OpenSSH), 0o600)
-        _write(keys.node(client).with_suffix(".pub"), public + f" client-{client}\n".encode(), 0o644)
+        _write(
+            keys.node(client).with_suffix(".pub"), public + f" client-{client}\n".encode(), 0o644
+        )
     return keys
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     named = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public)
-    dated = named.not_valid_before(now - timedelta(minutes=5)).not_valid_after(now + timedelta(days=DAYS))
+    dated = named.not_valid_before(now - timedelta(minutes=5)).not_valid_after(
+        now + timedelta(days=DAYS)
+    )
     return dated.serial_number(x509.random_serial_number())
 
 

@@ -1,4 +1,6 @@
-"""How often clients have let means out, on disk: what has left a client stays counted, whatever became of the round."""
+"""How often clients have let means out, on disk: what has left a client stays counted, whatever
+became of the round.
+"""
 
 import json
 from pathlib import Path
@@ -14,10 +16,12 @@ LARGEST = 16 << 20
 
 
 class Ledger:
-    """Each client's releases, `sent`, and the fewest samples in a mean, `smallest`, as a MeanExchange counts them.
+    """Each client's releases, `sent`, and the fewest samples in a mean, `smallest`, as a
+    MeanExchange counts them.
 
-    A server writes them down before it asks, as if everyone let means out, and again when it knows who did: killed in between,
-    it counts too many rather than too few. Without a `path` they last as long as the process.
+    A server writes them down before it asks, as if everyone let means out, and again when it knows
+    who did: killed in between, it counts too many rather than too few. Without a `path` they last
+    as long as the process.
     """
 
     def __init__(self, clients: int, path: Path | None = None) -> None:
@@ -29,7 +33,11 @@ class Ledger:
         """Put an exchange's counts in the place of those that are there."""
         self.sent, self.smallest = exchange.sent, exchange.smallest
         if self.path is not None:
-            write_whole(self.path, json.dumps({"sent": self.sent.tolist(), "smallest": self.smallest}).encode() + b"\n")
+            write_whole(
+                self.path,
+                json.dumps({"sent": self.sent.tolist(), "smallest": self.smallest}).encode()
+                + b"\n",
+            )
 
 
 def _read(path: Path, clients: int) -> tuple[Array, int]:

@@ -1,4 +1,6 @@
-"""Messages to nodes and their replies: sent together, counted, waited for as long as allowed and no longer."""
+"""Messages to nodes and their replies: sent together, counted, waited for as long as allowed and no
+longer.
+"""
 
 import logging
 import time
@@ -24,7 +26,9 @@ log = logging.getLogger("fedmix.flower")
 
 
 class Post:
-    """Asks nodes, at most `at_once` at a time (0: all), and counts the bytes of what goes down to them and comes up."""
+    """Asks nodes, at most `at_once` at a time (0: all), and counts the bytes of what goes down to
+    them and comes up.
+    """
 
     def __init__(self, grid: Grid, at_once: int = 0) -> None:
         self.grid, self.at_once = grid, at_once
@@ -34,16 +38,24 @@ class Post:
         """The nodes that the SuperLink hears of."""
         return set(self.grid.get_node_ids())
 
-    def ask(self, kind: str, contents: Mapping[int, RecordDict], timeout: float) -> dict[int, Message]:
-        """Send each node its message; the replies that come within `timeout` seconds, by the node that was asked."""
+    def ask(
+        self, kind: str, contents: Mapping[int, RecordDict], timeout: float
+    ) -> dict[int, Message]:
+        """Send each node its message; the replies that come within `timeout` seconds, by the node
+        that was asked.
+        """
         deadline = time.monotonic() + timeout
         todo, waiting, replies = list(contents), dict[str, int](), dict[int, Message]()
         while todo or waiting:
             now = todo[: self.at_once - len(waiting)] if self.at_once else todo
             todo = todo[len(now) :]
-            waiting |= self._send(kind, {node: contents[node] for node in now}, max(1.0, deadline - time.monotonic()))
+            waiting |= self._send(
+                kind, {node: contents[node] for node in now}, max(1.0, deadline - time.monotonic())
+            )
             for reply in self.grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)  # an error's sender is not the node
+                node = waiting.pop(
+                    reply.metadata.reply_to_message_id, None
+                )  # an error's sender is not the node
                 if node is not None:
                     replies[node] = reply
                     self.up += wire.size(reply.content) if reply.has_content() else 0
@@ -57,18 +69,27 @@ class Post:
         """Send messages; the node of each that was taken, by the message's number."""
         if not contents:
             return {}
-        messages = [Message(content, dst_node_id=node, message_type=kind, ttl=ttl) for node, content in contents.items()]
+        messages = [
+            Message(content, dst_node_id=node, message_type=kind, ttl=ttl)
+            for node, content in contents.items()
+        ]
         self.down += sum(wire.size(content) for content in contents.values())
         numbers = self.grid.push_messages(messages)  # None for a node that has just gone
         return {number: node for number, node in zip(numbers, contents, strict=False) if number}
 
 
 def content_of(reply: Message | None, who: str) -> RecordDict | None:
-    """What a reply says; None, with a line in the log, if there is none or it does not do what was asked."""
+    """What a reply says; None, with a line in the log, if there is none or it does not do what was
+    asked.
+    """
     if reply is None:
         log.warning("no reply from %s in time", who)
     elif reply.has_error():
-        log.warning("no reply from %s: %s", who, ERRORS.get(reply.error.code, f"Flower's error {reply.error.code}"))
+        log.warning(
+            "no reply from %s: %s",
+            who,
+            ERRORS.get(reply.error.code, f"Flower's error {reply.error.code}"),
+        )
     elif (reason := wire.refused(reply.content)) is not None:
         log.warning("%s refuses: %s", who, reason)
     else:

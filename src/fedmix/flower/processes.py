@@ -1,4 +1,6 @@
-"""A SuperLink and its SuperNodes as real processes of this machine, started, watched and cleaned up."""
+"""A SuperLink and its SuperNodes as real processes of this machine, started, watched and cleaned
+up.
+"""
 
 import contextlib
 import os
@@ -33,13 +35,19 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)  # beside Ctrl-C
 
 
 class Link:
-    """Processes on loopback, each in a process group of its own, with a log in `folder`; all end with the `with` block.
+    """Processes on loopback, each in a process group of its own, with a log in `folder`; all end
+    with the `with` block.
 
-    With `keys`, everything runs over TLS and nodes have to prove who they are. `options` are further ones of the SuperLink.
+    With `keys`, everything runs over TLS and nodes have to prove who they are. `options` are
+    further ones of the SuperLink.
     """
 
     def __init__(
-        self, folder: Path, keys: Keys | None = None, env: Mapping[str, str] | None = None, options: Sequence[str] = ()
+        self,
+        folder: Path,
+        keys: Keys | None = None,
+        env: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         self.folder, self.keys, self.options = folder.resolve(), keys, options
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -47,7 +55,13 @@ class Link:
         self.port = self.hold_port()
         binaries = str(Path(sys.executable).parent)
         path = os.pathsep.join([binaries, os.environ.get("PATH", "")])
-        self.env = {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(self.folder / "home"), **(env or {})}
+        self.env = {
+            **os.environ,
+            **QUIET,
+            "PATH": path,
+            "FLWR_HOME": str(self.folder / "home"),
+            **(env or {}),
+        }
 
     @property
     def address(self) -> str:
@@ -66,42 +80,94 @@ class Link:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def start_superlink(self) -> None:
-        """Start the SuperLink and wait until it listens. Its database keeps nodes' ids over a restart."""
+        """Start the SuperLink and wait until it listens.
+
+        Its database keeps nodes' ids over a restart.
+        """
         security = ["--insecure"]
         if self.keys:
-            files = {"ca-certfile": self.keys.ca, "certfile": self.keys.certificate, "keyfile": self.keys.key}
-            security = ["--enable-supernode-auth", *[f"--ssl-{name}={path}" for name, path in files.items()]]
-        database = ["--database", str(self.folder / "state.db"), "--disable-runtime-dependency-installation"]
-        self.start("superlink", ["flower-superlink", "--port", str(self.port), *database, *security, *self.options])
+            files = {
+                "ca-certfile": self.keys.ca,
+                "certfile": self.keys.certificate,
+                "keyfile": self.keys.key,
+            }
+            security = [
+                "--enable-supernode-auth",
+                *[f"--ssl-{name}={path}" for name, path in files.items()],
+            ]
+        database = [
+            "--database",
+            str(self.folder / "state.db"),
+            "--disable-runtime-dependency-installation",
+        ]
+        self.start(
+            "superlink",
+            ["flower-superlink", "--port", str(self.port), *database, *security, *self.options],
+        )
         self.wait_for(self.port, "superlink")
 
-    def start_node(self, client: int, *, superlink: str | None = None, within: Sequence[str] = (), **config: Any) -> None:
-        """Start the SuperNode of a client; `config` is its node configuration, `within` a command to run it under."""
+    def start_node(
+        self,
+        client: int,
+        *,
+        superlink: str | None = None,
+        within: Sequence[str] = (),
+        **config: Any,
+    ) -> None:
+        """Start the SuperNode of a client; `config` is its node configuration, `within` a command
+        to run it under.
+        """
         security = ["--insecure"]
         if self.keys:
             security = ["--root-certificates", str(self.keys.ca)]
             security += ["--auth-supernode-private-key", str(self.keys.node(client))]
         settings = _pairs({"partition-id": client, **config})
-        where = ["--superlink", superlink or self.address, "--port", str(self.hold_port()), "--node-config", settings]
+        where = [
+            "--superlink",
+            superlink or self.address,
+            "--port",
+            str(self.hold_port()),
+            "--node-config",
+            settings,
+        ]
         self.start(f"node-{client}", [*within, "flower-supernode", *security, *where])
 
     def register(self, client: int) -> None:
         """Let a client's key in."""
         assert self.keys is not None
-        said = self.command("supernode", "register", str(self.keys.node(client).with_suffix(".pub")), NAME)
+        said = self.command(
+            "supernode", "register", str(self.keys.node(client).with_suffix(".pub")), NAME
+        )
         if said.returncode:
-            raise FedmixError(f"the SuperLink did not take the key of client {client}: {said.stdout or said.stderr}")
+            raise FedmixError(
+                f"the SuperLink did not take the key of client {client}: "
+                f"{said.stdout or said.stderr}"
+            )
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a `flwr` command to its end."""
-        return subprocess.run(["flwr", *arguments], env=self.env, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(
+            ["flwr", *arguments],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
 
     def run(self, app: Path, *options: str, **config: Any) -> subprocess.Popen[bytes]:
-        """Submit an app, with `config` over its run configuration; the process ends when its run does."""
+        """Submit an app, with `config` over its run configuration; the process ends when its run
+        does.
+        """
         more = ["--run-config", _pairs(config)] if config else []
         return self.start("run", ["flwr", "run", str(app), NAME, "--stream", *more, *options])
 
@@ -111,7 +177,13 @@ class Link:
             log.write(f"$ {shlex.join(command)}\n".encode())
             log.flush()
             self.processes[name] = subprocess.Popen(
-                command, env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=self.env,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         return self.processes[name]
 
@@ -131,13 +203,17 @@ class Link:
         """Refuse to go on when the SuperLink or a node has ended by itself."""
         for name, process in self.processes.items():
             if name != "run" and process.poll() is not None:
-                raise FedmixError(f"{name} ended (exit code {process.returncode}); its log is {self.log(name)}")
+                raise FedmixError(
+                    f"{name} ended (exit code {process.returncode}); its log is {self.log(name)}"
+                )
 
     def hold_port(self) -> int:
-        """A port of loopback that nobody else gets until `stop`; Flower wants to know it before it listens, and takes no 0.
+        """A port of loopback that nobody else gets until `stop`; Flower wants to know it before it
+        listens, and takes no 0.
 
-        Linux gives a bound port to nobody who asks for any, and lets a server listen on it by its number where both allow
-        reuse, as servers do. Elsewhere they could not, so there the port is only free now.
+        Linux gives a bound port to nobody who asks for any, and lets a server listen on it by its
+        number where both allow reuse, as servers do. Elsewhere they could not, so there the port is
+        only free now.
         """
         held = socket.socket()
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -157,13 +233,18 @@ class Link:
         process.wait()
 
     def stop(self) -> None:
-        """End everything that was started: nodes first, then the SuperLink; by force where asking is not enough."""
+        """End everything that was started: nodes first, then the SuperLink; by force where asking
+        is not enough.
+        """
         with _undisturbed():
             self._stop()
 
     def _stop(self) -> None:
         order = sorted(self.processes, key=lambda name: name == "superlink")
-        family = {name: [*descendants(self.processes[name].pid), self.processes[name].pid] for name in order}
+        family = {
+            name: [*descendants(self.processes[name].pid), self.processes[name].pid]
+            for name in order
+        }
         for name in order:
             _signal(self.processes[name].pid, signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
@@ -235,5 +316,7 @@ def _pairs(config: Mapping[str, Any]) -> str:
 def _toml(value: Any) -> str:
     text = tomli_w.dumps({"v": value}).strip()
     if "\n" in text:
-        raise BadInput(f"{value!r:.80} cannot be a value of a configuration; use a number or a short text")
+        raise BadInput(
+            f"{value!r:.80} cannot be a value of a configuration; use a number or a short text"
+        )
     return text.removeprefix("v = ")

@@ -1,4 +1,6 @@
-"""The rounds of a federation over Flower's grid: the server calls the roll, has means exchanged, and averages updates."""
+"""The rounds of a federation over Flower's grid: the server calls the roll, has means exchanged,
+and averages updates.
+"""
 
 import logging
 import math
@@ -40,26 +42,44 @@ log = logging.getLogger("fedmix.flower")
 class Remote(Rounds):
     """The rounds of a federation whose clients are nodes of a Flower grid.
 
-    `releases` is the file that counts what has left clients; without one, that is known as long as the process lasts.
+    `releases` is the file that counts what has left clients; without one, that is known as long as
+    the process lasts.
     """
 
     exchange: Asked | None
 
     def __init__(
-        self, grid: Grid, task: Task, settings: Settings, config: Mapping[str, Any], releases: Path | None = None
+        self,
+        grid: Grid,
+        task: Task,
+        settings: Settings,
+        config: Mapping[str, Any],
+        releases: Path | None = None,
     ) -> None:
         tests = replace(task.held_out(config), test_clients=None)
         training, seed, how = task.training, task.experiment.seed, task.exchange
         if training.clients_per_round > settings.clients:
-            raise BadInput(f"training.clients_per_round={training.clients_per_round} is more than the {settings.clients} clients")
+            raise BadInput(
+                f"training.clients_per_round={training.clients_per_round} is more than the "
+                f"{settings.clients} clients"
+            )
         if how is not None and how.secure and how.average > settings.clients:
             raise BadInput(
-                f"exchange.average={how.average} clients are in a sum, and there are {settings.clients} clients; lower it"
+                f"exchange.average={how.average} clients are in a sum, and there are "
+                f"{settings.clients} clients; lower it"
             )
-        exchange = Asked(how, seed, settings.clients, ledger=Ledger(settings.clients, releases)) if how else None
+        exchange = (
+            Asked(how, seed, settings.clients, ledger=Ledger(settings.clients, releases))
+            if how
+            else None
+        )
         device = device_named(task.experiment.engine.device)
         model = task.model(tests)
-        check_objective(task.objective, model, replace(tests, x=tests.test_x, y=tests.test_y, clients=Ragged.of([[0]])))
+        check_objective(
+            task.objective,
+            model,
+            replace(tests, x=tests.test_x, y=tests.test_y, clients=Ragged.of([[0]])),
+        )
         super().__init__(model, task.objective, training, tests, exchange, seed, device)
         self.settings = settings
         self.rejected = self.attempt = 0
@@ -106,11 +126,15 @@ class Remote(Rounds):
         wanted = self.training.clients_per_round
         chosen = self._choose(wanted)
         updates = self._collect_updates(chosen)
-        least = math.ceil(self.settings.min_share * wanted - 1e-9)  # 0.07 * 100 is 7.000000000000001
+        least = math.ceil(
+            self.settings.min_share * wanted - 1e-9
+        )  # 0.07 * 100 is 7.000000000000001
         if len(updates) < least:
             raise TooFew(f"{len(updates)} of {wanted} clients replied well, and {least} are needed")
         samples = {k: update.presence.samples for k, update in updates.items()}
-        self.params, loss = average((_chunk(k, updates[k], self.device) for k in chosen if k in updates), samples)
+        self.params, loss = average(
+            (_chunk(k, updates[k], self.device) for k in chosen if k in updates), samples
+        )
         for update in updates.values():
             self._notice(update.presence)
         self.notes = {
@@ -121,11 +145,19 @@ class Remote(Rounds):
         return loss
 
     def _choose(self, count: int) -> list[int]:
-        """The clients that every engine would choose; for those that are not there, others that are."""
-        drawn: list[int] = choose_clients(self.seed, self.round, self.settings.clients, count).tolist()
+        """The clients that every engine would choose; for those that are not there, others that
+        are.
+        """
+        drawn: list[int] = choose_clients(
+            self.seed, self.round, self.settings.clients, count
+        ).tolist()
         here = [k for k in drawn if k in self.roster]
         others = sorted(set(self.roster.node) - set(here))
-        instead: list[int] = stream(self.seed, "substitutes", self.round).permutation(others)[: count - len(here)].tolist()
+        instead: list[int] = (
+            stream(self.seed, "substitutes", self.round)
+            .permutation(others)[: count - len(here)]
+            .tolist()
+        )
         return here + instead
 
     def _reject(self, client: int, error: Exception) -> None:
@@ -150,23 +182,38 @@ class Remote(Rounds):
         sent, done = self._collect(exchange, due) if due else ([], [])
         if layer:
             done = list(range(self.settings.clients))  # states of an older encoder are of no use
-        kept = [] if exchange.releases is None else [exchange.releases.without(np.array(done, np.int64))]
+        kept = (
+            []
+            if exchange.releases is None
+            else [exchange.releases.without(np.array(done, np.int64))]
+        )
         count = sum(len(part.owner) for part in [*kept, *sent])
         if count < (1 if how.secure else how.average):
             if not how.secure:
-                exchange.settled, exchange.pending = before.settled, before.pending  # so that everyone is asked again
+                exchange.settled, exchange.pending = (
+                    before.settled,
+                    before.pending,
+                )  # so that everyone is asked again
             raise TooFew(
-                f"{count} means have been sent, and exchange.average={how.average} needs as many; lower it"
+                f"{count} means have been sent, and exchange.average={how.average} needs as many; "
+                "lower it"
                 if count
                 else "no client has sent means, without which this objective cannot train"
             )
         if sent or any(map(exchange.has_sent, done)):
             self._traffic += exchange.take(np.array(done), sent, self.data)
             entries = len(exchange.pool or ())
-            log.info("round %s: version %s of the pool has %s entries", self.round + 1, exchange.version, entries)
+            log.info(
+                "round %s: version %s of the pool has %s entries",
+                self.round + 1,
+                exchange.version,
+                entries,
+            )
 
     def _collect(self, exchange: Asked, due: list[int]) -> tuple[list[Releases], list[int]]:
-        """What the clients that are due send, and those of them for which it takes the place of what they sent before."""
+        """What the clients that are due send, and those of them for which it takes the place of
+        what they sent before.
+        """
         x, y = self.data.test_x[:LOOKED_AT], self.data.test_y[:LOOKED_AT]
         like, seconds = Means(self._encode(x), self.data.labels(y)), self.settings.timeout
         if exchange.how.secure:
@@ -178,19 +225,31 @@ class Remote(Rounds):
             return sent, done
         weights = {}
         if layer := self.needs.layer:
-            weights["weights"] = wire.pack({n: self.params[n] for n in self.model.head(layer).names})
-            self._traffic += Traffic(models_down=(self._model_bytes(0) - self._model_bytes(layer)) * len(due))
+            weights["weights"] = wire.pack(
+                {n: self.params[n] for n in self.model.head(layer).names}
+            )
+            self._traffic += Traffic(
+                models_down=(self._model_bytes(0) - self._model_bytes(layer)) * len(due)
+            )
         # Which means, and when; how they are made is in the app, which both sides have.
-        about = {k: ConfigRecord({"round": self.round, "epoch": int(exchange.epoch[k])}) for k in due}
+        about = {
+            k: ConfigRecord({"round": self.round, "epoch": int(exchange.epoch[k])}) for k in due
+        }
         questions = {k: RecordDict({"about": about[k], **weights}) for k in due}
-        shares = self.data.classes is not None and exchange.how.clip is None  # clipped ones are no shares, and may carry noise
-        sent, done, wrong = collect_means(exchange, self.roster, questions, seconds, like, shares=shares)
+        shares = (
+            self.data.classes is not None and exchange.how.clip is None
+        )  # clipped ones are no shares, and may carry noise
+        sent, done, wrong = collect_means(
+            exchange, self.roster, questions, seconds, like, shares=shares
+        )
         for client, error in wrong.items():
             self._reject(client, error)
         return sent, done
 
     def _collect_updates(self, chosen: list[int]) -> dict[int, wire.Update]:
-        """The good updates of these clients; whoever turns out to lack the pool gets it and is asked once more."""
+        """The good updates of these clients; whoever turns out to lack the pool gets it and is
+        asked once more.
+        """
         updates: dict[int, wire.Update] = {}
         weights, deadline = wire.pack(self.params), time.monotonic() + self.settings.timeout
         asked = chosen
@@ -207,17 +266,26 @@ class Remote(Rounds):
                 content = content_of(replies.get(k), f"client {k}")
                 if content is None and self.exchange:
                     self.exchange.lost([k])
-                elif content is not None and asked is chosen and self.exchange and wire.lacks(content):
+                elif (
+                    content is not None
+                    and asked is chosen
+                    and self.exchange
+                    and wire.lacks(content)
+                ):
                     lacking.append(k)
                 elif content is not None:
                     self._traffic += Traffic(models_up=self._model_bytes(0))
                     try:
                         limits = self.settings.clients, self.params, self.settings.largest_update
-                        updates[k] = wire.read_update(content, self.round, self.roster.presence[k], *limits)
+                        updates[k] = wire.read_update(
+                            content, self.round, self.roster.presence[k], *limits
+                        )
                     except Rejected as error:
                         self._reject(k, error)
             if self.exchange and lacking:
-                log.info("round %s: clients %s lack the pool and get it again", self.round + 1, lacking)
+                log.info(
+                    "round %s: clients %s lack the pool and get it again", self.round + 1, lacking
+                )
                 self.exchange.lost(lacking)
             asked = lacking
         return updates
@@ -238,11 +306,18 @@ class Remote(Rounds):
 
     def state(self) -> dict[str, Tensor]:
         """What every federation saves, and of which data clients have sent means."""
-        settled = {"remote.settled": torch.from_numpy(self.exchange.settled)} if self.exchange else {}
-        return super().state() | {"remote.counts": torch.tensor([self.rejected, self.post.up, self.post.down]), **settled}
+        settled = (
+            {"remote.settled": torch.from_numpy(self.exchange.settled)} if self.exchange else {}
+        )
+        return super().state() | {
+            "remote.counts": torch.tensor([self.rejected, self.post.up, self.post.down]),
+            **settled,
+        }
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Go on from a state; clients keep nothing of a run that ended, so they get the pool once more, but send no means."""
+        """Go on from a state; clients keep nothing of a run that ended, so they get the pool once
+        more, but send no means.
+        """
         super().restore(saved)
         self.rejected, up, down = saved["remote.counts"].tolist()
         self.post.up += up

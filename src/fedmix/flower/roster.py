@@ -18,10 +18,11 @@ class TooFew(FedmixError):
 
 
 class Roster:
-    """The clients that are there, by number: `node` and what they last said of themselves, `presence`.
+    """The clients that are there, by number: `node` and what they last said of themselves,
+    `presence`.
 
-    A node whose answer to the roll call is no good, or takes more than `seconds`, is asked again at the next, `attempts` times
-    in all, or until it has been away.
+    A node whose answer to the roll call is no good, or takes more than `seconds`, is asked again at
+    the next, `attempts` times in all, or until it has been away.
     """
 
     def __init__(self, post: Post, clients: int, attempts: int, seconds: float) -> None:
@@ -36,9 +37,13 @@ class Roster:
     def __contains__(self, client: int) -> bool:
         return client in self.node
 
-    def ask(self, kind: str, contents: Mapping[int, RecordDict], seconds: float) -> dict[int, Message]:
+    def ask(
+        self, kind: str, contents: Mapping[int, RecordDict], seconds: float
+    ) -> dict[int, Message]:
         """Send each of these clients its message; the replies that come in time."""
-        replies = self.post.ask(kind, {self.node[k]: content for k, content in contents.items()}, seconds)
+        replies = self.post.ask(
+            kind, {self.node[k]: content for k, content in contents.items()}, seconds
+        )
         return {k: replies[self.node[k]] for k in contents if self.node[k] in replies}
 
     def gather(self, enough: int) -> list[int]:
@@ -48,7 +53,8 @@ class Roster:
         while len(self) < enough:
             if time.monotonic() > deadline:
                 raise TooFew(
-                    f"{len(self)} of {enough} clients came within {self.seconds:g} s; start the others, or lower min-clients"
+                    f"{len(self)} of {enough} clients came within {self.seconds:g} s; start the "
+                    "others, or lower min-clients"
                 )
             if len(self.post.online()) >= enough:
                 came += self.call()
@@ -57,13 +63,21 @@ class Roster:
         return came
 
     def call(self) -> list[int]:
-        """Strike off clients whose nodes are gone, and ask nodes that are new who they are; the clients that came."""
+        """Strike off clients whose nodes are gone, and ask nodes that are new who they are; the
+        clients that came.
+        """
         online = self.post.online()
         for client in [k for k, node in self.node.items() if node not in online]:
             log.warning("client %s is gone", client)
             del self.node[client], self.presence[client]
-        self.failures = {node: count for node, count in self.failures.items() if node in online}  # restarted, it may be mended
-        new = sorted(node for node in online - set(self.node.values()) if self.failures.get(node, 0) < self.attempts)
+        self.failures = {
+            node: count for node, count in self.failures.items() if node in online
+        }  # restarted, it may be mended
+        new = sorted(
+            node
+            for node in online - set(self.node.values())
+            if self.failures.get(node, 0) < self.attempts
+        )
         replies = self.post.ask("query.join", {node: RecordDict() for node in new}, self.seconds)
         came = []
         for node in new:
@@ -77,11 +91,17 @@ class Roster:
                 log.warning("node %s is not let in: %s", node, error)
                 continue
             client = presence.client
-            if client in self:  # it may have been killed and be back, while its old node is still believed to be there
+            if (
+                client in self
+                # it may have been killed and be back, while its old node is still believed to be
+                # there
+            ):
                 said = "node %s says that it is client %s, which node %s is; it has to wait"
                 log.warning(said, node, client, self.node[client])
                 continue
             self.node[client], self.presence[client] = node, presence
-            log.info("client %s is there, as node %s, with %s samples", client, node, presence.samples)
+            log.info(
+                "client %s is there, as node %s, with %s samples", client, node, presence.samples
+            )
             came.append(client)
         return came

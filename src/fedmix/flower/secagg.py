@@ -1,6 +1,8 @@
-"""Secure aggregation by Flower's SecAgg+: what server and clients agree on, its masks, and one step of a client.
+"""Secure aggregation by Flower's SecAgg+: what server and clients agree on, its masks, and one step
+of a client.
 
-In four messages the clients of a group agree on masks that cancel in their sum, and each sends its mean under them.
+In four messages the clients of a group agree on masks that cancel in their sum, and each sends its
+mean under them.
 """
 
 import hashlib
@@ -27,20 +29,27 @@ MODULUS = 1 << 32
 
 
 def masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[Array]:
-    """Integers below `modulus`, a power of two up to 2^32, that nobody can guess who lacks the seed."""
+    """Integers below `modulus`, a power of two up to 2^32, that nobody can guess who lacks the
+    seed.
+    """
     stream = Cipher(ChaCha20(hashlib.sha256(seed).digest(), bytes(16)), None).encryptor()
-    words = (np.frombuffer(stream.update(bytes(4 * math.prod(shape))), "<u4").reshape(shape) for shape in shapes)
+    words = (
+        np.frombuffer(stream.update(bytes(4 * math.prod(shape))), "<u4").reshape(shape)
+        for shape in shapes
+    )
     return [word.astype(np.int64) & (modulus - 1) for word in words]
 
 
 def use_masks(module: Any) -> None:
     """Put `masks` in the place of a module's own.
 
-    Flower 1.41 folds every key to 32 bits before it makes a mask of it (flwrlabs/flower#7522): few enough to try them all.
+    Flower 1.41 folds every key to 32 bits before it makes a mask of it (flwrlabs/flower#7522): few
+    enough to try them all.
     """
     if not hasattr(module, "pseudo_rand_gen"):
         raise ImportError(
-            f"{module.__name__} has no pseudo_rand_gen, in whose place fedmix puts masks that cannot be guessed; "
+            f"{module.__name__} has no pseudo_rand_gen, in whose place fedmix puts masks that "
+            "cannot be guessed; "
             "install the version of flwr that fedmix[flower] asks for"
         )
     module.pseudo_rand_gen = masks
@@ -50,7 +59,9 @@ use_masks(import_module("flwr.client.mod.secure_aggregation.secaggplus_mod"))
 
 
 def largest(how: Exchange) -> float:
-    """No value of a client's mean is larger: clipped to that norm, with noise of at most ten deviations."""
+    """No value of a client's mean is larger: clipped to that norm, with noise of at most ten
+    deviations.
+    """
     return max(how.clip or 0.0, how.label_clip or 0.0) + 10 * max(how.noises)
 
 
@@ -67,13 +78,18 @@ def asks(content: RecordDict) -> bool:
     return RECORD_KEY_CONFIGS in content
 
 
-def take_step(message: Message, context: Context, how: Exchange, means: Callable[[], list[Array]]) -> RecordDict:
-    """What a client answers to a step: keys, shares of keys, its masked `means`, and at last what removes the masks of a sum.
+def take_step(
+    message: Message, context: Context, how: Exchange, means: Callable[[], list[Array]]
+) -> RecordDict:
+    """What a client answers to a step: keys, shares of keys, its masked `means`, and at last what
+    removes the masks of a sum.
 
-    The settings are the client's own, whatever the message says. It takes part in one sum of a run and no other, for the
-    difference of two sums is a client's mean.
+    The settings are the client's own, whatever the message says. It takes part in one sum of a run
+    and no other, for the difference of two sums is a client's mean.
     """
-    if message.metadata.message_type != MessageType.TRAIN:  # any other Flower hands on to `fit`, whose reply has no masks
+    if (
+        message.metadata.message_type != MessageType.TRAIN
+    ):  # any other Flower hands on to `fit`, whose reply has no masks
         raise Refused("other kind")
     asked = message.content.config_records[RECORD_KEY_CONFIGS]
     stage = asked.get(Key.STAGE)
@@ -81,13 +97,19 @@ def take_step(message: Message, context: Context, how: Exchange, means: Callable
         raise Refused("summed")
     if stage == Stage.SETUP:
         members = asked.get(Key.SAMPLE_NUMBER)
-        if type(members) is not int or members < how.average or dict(asked) != {Key.STAGE: stage, **agreed(how, members)}:
+        if (
+            type(members) is not int
+            or members < how.average
+            or dict(asked) != {Key.STAGE: stage, **agreed(how, members)}
+        ):
             raise Refused("other sum")
     if stage == Stage.UNMASK and asked.get(Key.DEAD_NODE_ID_LIST) != []:
         raise Refused("without")
     for name in (Key.SOURCE_LIST, Key.ACTIVE_NODE_ID_LIST):
         nodes = asked.get(name)
-        if isinstance(nodes, list) and len(set(nodes)) < len(nodes):  # Flower only counts them: another would be left out
+        if isinstance(nodes, list) and len(set(nodes)) < len(
+            nodes
+        ):  # Flower only counts them: another would be left out
             raise Refused("twice")
 
     def fit(message: Message, _: Context) -> Message:

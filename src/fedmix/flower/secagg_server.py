@@ -1,4 +1,6 @@
-"""The server's side of secure aggregation: means over groups of clients, each by Flower's workflow for one group."""
+"""The server's side of secure aggregation: means over groups of clients, each by Flower's workflow
+for one group.
+"""
 
 import logging
 from collections.abc import Iterable
@@ -30,10 +32,12 @@ use_masks(secaggplus_workflow)  # as the clients do
 
 
 class Group:
-    """What the workflow knows of the grid: the clients of one group, through the post, and only answers that can be summed.
+    """What the workflow knows of the grid: the clients of one group, through the post, and only
+    answers that can be summed.
 
-    `refused` are nodes that will not take part, `failed` others that did not answer well: all, where one refuses later on, for
-    what it refuses may be another's doing. `stage` is the last one that was begun.
+    `refused` are nodes that will not take part, `failed` others that did not answer well: all,
+    where one refuses later on, for what it refuses may be another's doing. `stage` is the last one
+    that was begun.
     """
 
     def __init__(self, post: Post, seconds: float, shapes: list[Shape]) -> None:
@@ -47,7 +51,12 @@ class Group:
         """Whether clients were asked for what takes the masks off their sum."""
         return self.stage == Stage.UNMASK
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:  # noqa: ARG002 - the grid's
+    def send_and_receive(
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,  # noqa: ARG002 - the grid's
+    ) -> list[Message]:
         """As the grid's own; the post waits as long as the run's settings say."""
         contents = {message.metadata.dst_node_id: message.content for message in messages}
         self.stage = next(iter(contents.values())).config_records[RECORD_KEY_CONFIGS][Key.STAGE]
@@ -63,7 +72,11 @@ class Group:
                 assert reply is not None
                 good.append(reply)
             except Rejected as error:
-                refused = reply is not None and reply.has_content() and wire.refused(reply.content) is not None
+                refused = (
+                    reply is not None
+                    and reply.has_content()
+                    and wire.refused(reply.content) is not None
+                )
                 if refused and self.stage == Stage.SETUP:
                     self.refused.add(node)
                 else:
@@ -86,7 +99,9 @@ class Group:
                 wire.read_array(array, "masked mean", shape, np.int64)
 
     def mean(self, nodes: list[int], how: Exchange) -> Means | None:
-        """The mean over the clients of these nodes; None where not all of them took part to the end."""
+        """The mean over the clients of these nodes; None where not all of them took part to the
+        end.
+        """
         manager = SimpleClientManager()
         for node in nodes:
             manager.register(GridClientProxy(node, cast(Grid, self), 0))
@@ -102,7 +117,9 @@ class Group:
         except Exception as error:  # Flower's own code, on what clients sent
             log.warning("a sum failed: %s", type(error).__name__)
             return None
-        values = [array.numpy() for array in context.state.array_records[MAIN_PARAMS_RECORD].values()]
+        values = [
+            array.numpy() for array in context.state.array_records[MAIN_PARAMS_RECORD].values()
+        ]
         if not values:
             return None
         x, y = (torch.from_numpy(np.asarray(value, np.float32))[None] for value in values)
@@ -110,12 +127,19 @@ class Group:
 
 
 def collect_sums(
-    exchange: Asked, roster: Roster, due: list[int], seconds: float, like: Means, rng: np.random.Generator
+    exchange: Asked,
+    roster: Roster,
+    due: list[int],
+    seconds: float,
+    like: Means,
+    rng: np.random.Generator,
 ) -> tuple[list[Releases], list[int], Traffic]:
-    """Means over random groups of the clients that are due, one after the other, the clients in them, and bytes of masks.
+    """Means over random groups of the clients that are due, one after the other, the clients in
+    them, and bytes of masks.
 
-    Where one fails, the others of its group are put into another, unless they were asked for what takes the masks off: that
-    may have left them, so it counts, and they take part in no other sum. A mean of several has the first as its owner.
+    Where one fails, the others of its group are put into another, unless they were asked for what
+    takes the masks off: that may have left them, so it counts, and they take part in no other sum.
+    A mean of several has the first as its owner.
     """
     how, presence = exchange.how, roster.presence
     shapes = [(1,), *(tuple(part.shape[1:]) for part in like)]  # the first is Flower's, for weights
@@ -134,14 +158,21 @@ def collect_sums(
         if group.unmasked:
             exchange.count(np.array(clients), min(presence[k].samples for k in clients))
         if group.unmasked and not mean:
-            log.warning("the sum of clients %s was lost at its last step, and they take part in no other", clients)
+            log.warning(
+                "the sum of clients %s was lost at its last step, and they take part in no other",
+                clients,
+            )
         if mean:
-            traffic += Traffic(means_up=(2 * len(clients) - 1) * mean.bytes)  # each sends integers of 8 bytes
+            traffic += Traffic(
+                means_up=(2 * len(clients) - 1) * mean.bytes
+            )  # each sends integers of 8 bytes
             if all(float(part.abs().max()) <= largest(how) * (1 + 1e-6) for part in mean):
                 sent.append(Releases(np.array([clients[0]]), *mean))
                 done += clients
             else:
-                log.warning("the mean of clients %s is none, so that one of them broke the rules", clients)
+                log.warning(
+                    "the mean of clients %s is none, so that one of them broke the rules", clients
+                )
         failed = [] if group.unmasked else [at[node] for node in group.refused | group.failed]
         waiting = [k for k in waiting if k not in (failed or clients)]
     exchange.ledger.write(exchange)

@@ -1,4 +1,6 @@
-"""The ServerApp: runs a task into a run folder, or goes on with the one that is there, and writes its log."""
+"""The ServerApp: runs a task into a run folder, or goes on with the one that is there, and writes
+its log.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -20,7 +22,9 @@ log = logging.getLogger("fedmix.flower")
 
 
 def server_app(task: Task) -> ServerApp:
-    """The ServerApp of a task: trains and writes a run folder, or goes on with the one that is there."""
+    """The ServerApp of a task: trains and writes a run folder, or goes on with the one that is
+    there.
+    """
     app = ServerApp()
 
     @app.main()
@@ -40,11 +44,17 @@ def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:
     settings = Settings.of(config)
     folder = folder_of(task, Path(settings.out))
     with writing(folder), _logging(folder / "federation.log"):
-        run = Run(task.experiment, folder, lambda: Remote(grid, task, settings, config, folder / "releases.json"))
+        run = Run(
+            task.experiment,
+            folder,
+            lambda: Remote(grid, task, settings, config, folder / "releases.json"),
+        )
         try:
             return run.execute(_tell, command=settings.command, checkpoint_seconds=0.0)
         except Exception as error:
-            log.error("%s%s", "" if isinstance(error, FedmixError) else f"{type(error).__name__}: ", error)
+            log.error(
+                "%s%s", "" if isinstance(error, FedmixError) else f"{type(error).__name__}: ", error
+            )
             raise
 
 
@@ -54,12 +64,20 @@ def _tell(line: Mapping[str, Any]) -> None:
     if line.get("accuracy") is not None:
         scores = {"accuracy": f"{100 * line['accuracy']:.1f} %", **scores}
     said = "".join(f", {name} {value}" for name, value in scores.items())
-    log.info("round %s is done: %s of %s clients replied well%s", line["round"], line["replied"], line["asked"], said)
+    log.info(
+        "round %s is done: %s of %s clients replied well%s",
+        line["round"],
+        line["replied"],
+        line["asked"],
+        said,
+    )
 
 
 @contextmanager
 def _logging(path: Path) -> Iterator[None]:
-    """Into a file, and to the process's own output, which Flower streams to whoever started the run."""
+    """Into a file, and to the process's own output, which Flower streams to whoever started the
+    run.
+    """
     refuse_link(path)
     handlers = logging.FileHandler(path), logging.StreamHandler()
     for handler in handlers:

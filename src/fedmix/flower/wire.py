@@ -1,4 +1,6 @@
-"""What travels in Flower's messages, and how a reply is read: nothing in it is believed before it has been checked."""
+"""What travels in Flower's messages, and how a reply is read: nothing in it is believed before it
+has been checked.
+"""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -42,7 +44,10 @@ REASONS = {
     "twice": "a sum was asked for with a client twice",
     "outside": "its mean was asked for outside a sum",
 }
-"""Why a client does not do what it was asked: all that leaves it is one of these words. What an error says may hold data."""
+"""Why a client does not do what it was asked: all that leaves it is one of these words.
+
+What an error says may hold data.
+"""
 
 
 class Refused(BadInput):
@@ -59,25 +64,38 @@ class Rejected(FedmixError):
 
 def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Tensors by name, on their way."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(t.detach().cpu().numpy())) for name, t in tensors.items()})
+    return ArrayRecord(
+        {name: Array(np.ascontiguousarray(t.detach().cpu().numpy())) for name, t in tensors.items()}
+    )
 
 
-def unpack(content: RecordDict, part: str, shapes: Shapes, *, integers: Collection[str] = ()) -> Params:
-    """The tensors of exactly these names and shapes, float32 or int64, all of them finite; -1 stands for any length."""
+def unpack(
+    content: RecordDict, part: str, shapes: Shapes, *, integers: Collection[str] = ()
+) -> Params:
+    """The tensors of exactly these names and shapes, float32 or int64, all of them finite; -1
+    stands for any length.
+    """
     record = content.get(part)
     if not isinstance(record, ArrayRecord):
         raise Rejected(f"its {part} are missing")
     if set(record) != set(shapes):
         missing, more = sorted(set(shapes) - set(record)), sorted(set(record) - set(shapes))
         raise Rejected(
-            f"its {part} lack {missing[0]!r}" if missing else f"its {part} hold {more[0]!r:.80}, which nobody asked for"
+            f"its {part} lack {missing[0]!r}"
+            if missing
+            else f"its {part} hold {more[0]!r:.80}, which nobody asked for"
         )
     kinds = {name: np.int64 if name in integers else np.float32 for name in shapes}
-    return {name: read_array(record[name].data, f"{part} {name!r}", shape, kinds[name]) for name, shape in shapes.items()}
+    return {
+        name: read_array(record[name].data, f"{part} {name!r}", shape, kinds[name])
+        for name, shape in shapes.items()
+    }
 
 
 def read_array(data: bytes, what: str, shape: tuple[int, ...], kind: type[np.generic]) -> Tensor:
-    """Its header is read before anything is allocated: a few bytes may claim to be an array of any size."""
+    """Its header is read before anything is allocated: a few bytes may claim to be an array of any
+    size.
+    """
     stream = BytesIO(data)
     try:
         version = np.lib.format.read_magic(stream)
@@ -88,15 +106,25 @@ def read_array(data: bytes, what: str, shape: tuple[int, ...], kind: type[np.gen
         raise
     except Exception as error:  # numpy reads a header as Python, which fails in many ways
         raise Rejected(f"its {what} cannot be read") from error
-    if any(not 0 <= n < LONGEST_AXIS for n in said):  # Python refuses to write integers of thousands of digits
+    if any(
+        not 0 <= n < LONGEST_AXIS for n in said
+    ):  # Python refuses to write integers of thousands of digits
         raise Rejected(f"its {what} have a shape that nothing can have")
-    if len(said) != len(shape) or any(want not in (-1, n) for n, want in zip(said, shape, strict=True)):
-        raise Rejected(f"its {what} have shape {said!s:.80} instead of {shape}".replace("-1", "any"))
+    if len(said) != len(shape) or any(
+        want not in (-1, n) for n, want in zip(said, shape, strict=True)
+    ):
+        raise Rejected(
+            f"its {what} have shape {said!s:.80} instead of {shape}".replace("-1", "any")
+        )
     if dtype != kind or fortran:
-        raise Rejected(f"its {what} are {printable(dtype):.40} instead of {kind.__name__}, in C order")
+        raise Rejected(
+            f"its {what} are {printable(dtype):.40} instead of {kind.__name__}, in C order"
+        )
     values = memoryview(data)[stream.tell() :]
     if len(values) != dtype.itemsize * math.prod(said):
-        raise Rejected(f"its {what} are {len(values)} bytes long instead of {dtype.itemsize * math.prod(said)}")
+        raise Rejected(
+            f"its {what} are {len(values)} bytes long instead of {dtype.itemsize * math.prod(said)}"
+        )
     tensor = torch.from_numpy(np.frombuffer(values, kind).reshape(said).copy())
     if not torch.isfinite(tensor).all():
         raise Rejected(f"its {what} hold NaN or infinity")
@@ -104,14 +132,25 @@ def read_array(data: bytes, what: str, shape: tuple[int, ...], kind: type[np.gen
 
 
 def size(content: RecordDict) -> int:
-    """Bytes of a message's content: names, arrays and texts, and 8 for a number. Flower's own count fails on empty texts."""
-    return sum(len(name) + _size(value) for record in content.values() for name, value in record.items())
+    """Bytes of a message's content: names, arrays and texts, and 8 for a number.
+
+    Flower's own count fails on empty texts.
+    """
+    return sum(
+        len(name) + _size(value) for record in content.values() for name, value in record.items()
+    )
 
 
 def _size(value: Any) -> int:
     if isinstance(value, list):
         return sum(map(_size, value))
-    return len(value.data) if isinstance(value, Array) else len(value) if isinstance(value, str | bytes) else 8
+    return (
+        len(value.data)
+        if isinstance(value, Array)
+        else len(value)
+        if isinstance(value, str | bytes)
+        else 8
+    )
 
 
 def said(content: RecordDict, name: str, kind: type) -> Any:
@@ -119,7 +158,10 @@ def said(content: RecordDict, name: str, kind: type) -> Any:
     about = content.get("about")
     value = about.get(name) if isinstance(about, ConfigRecord) else None
     if type(value) is not kind:  # a bool is an int elsewhere
-        raise Rejected(f"its {name} is {value!r:.40} instead of {'a' if kind is not int else 'an'} {kind.__name__}")
+        raise Rejected(
+            f"its {name} is {value!r:.40} instead of {'a' if kind is not int else 'an'} "
+            f"{kind.__name__}"
+        )
     return value
 
 
@@ -159,7 +201,8 @@ class Presence(NamedTuple):
         client, samples, digest = (said(content, name, int) for name in Presence._fields)
         if not 0 <= client < clients:
             raise Rejected(
-                f"it says that it is client {client}, and there are clients 0..{clients - 1}; correct its partition-id"
+                f"it says that it is client {client}, and there are clients 0..{clients - 1}; "
+                "correct its partition-id"
             )
         if not 0 < samples <= MOST_SAMPLES:
             raise Rejected(f"its number of samples is {samples}, not a positive integer")
@@ -172,43 +215,79 @@ def group_size(content: RecordDict, samples: int) -> int:
     """Of how many samples a client's means are; 0 if it sends none."""
     m = int(said(content, "m", int))
     if not 0 <= m <= samples:
-        raise Rejected(f"its means are of M_k={m} samples, more than the {samples} it has, or fewer than none")
+        raise Rejected(
+            f"its means are of M_k={m} samples, more than the {samples} it has, or fewer than none"
+        )
     return m
 
 
 def read_means(
-    content: RecordDict, asked: Exchange, samples: int, like: Means, largest: Sequence[float], *, labels: bool
+    content: RecordDict,
+    asked: Exchange,
+    samples: int,
+    like: Means,
+    largest: Sequence[float],
+    *,
+    labels: bool,
 ) -> Means:
-    """The means of a client, if they are what was asked for or less: as many as n_k and its own M_k allow, each like `like`.
+    """The means of a client, if they are what was asked for or less: as many as n_k and its own M_k
+    allow, each like `like`.
 
-    `largest` bounds the size of the values of inputs and of labels. `labels` have to be shares of classes.
+    `largest` bounds the size of the values of inputs and of labels. `labels` have to be shares of
+    classes.
     """
-    m, least = group_size(content, samples), asked.group_size(0, samples) if asked.m != "all" else samples
+    m, least = (
+        group_size(content, samples),
+        asked.group_size(0, samples) if asked.m != "all" else samples,
+    )
     if m < least:
-        raise Rejected(f"its means are of M_k={m} samples, fewer than the {least} that were asked for")
+        raise Rejected(
+            f"its means are of M_k={m} samples, fewer than the {least} that were asked for"
+        )
     if said(content, "noise", float) < asked.noise:
-        raise Rejected(f"its means carry less noise than the deviation of {asked.noise} that was asked for")
+        raise Rejected(
+            f"its means carry less noise than the deviation of {asked.noise} that was asked for"
+        )
     means = unpack(content, "means", {"x": (-1, *like.x.shape[1:]), "y": (-1, *like.y.shape[1:])})
     x, y = means["x"], means["y"]
     groups = samples // m
-    if len(x) != len(y) or not 0 < len(x) <= groups or (asked.split == "random" and len(x) != groups):
-        raise Rejected(f"it sent {len(x)} means and {len(y)} label vectors; {samples} samples with M_k={m} make {groups}")
+    if (
+        len(x) != len(y)
+        or not 0 < len(x) <= groups
+        or (asked.split == "random" and len(x) != groups)
+    ):
+        raise Rejected(
+            f"it sent {len(x)} means and {len(y)} label vectors; {samples} samples with M_k={m} "
+            f"make {groups}"
+        )
     for values, most in zip((x, y), largest, strict=True):
         if (found := float(values.abs().max())) > most:
-            raise Rejected(f"its means hold {found:.3g}, more than the {most:.3g} that is plausible")
-    if labels and (bool((y < 0).any()) or not torch.allclose(y.sum(1), torch.ones(len(y)), atol=1e-3)):
+            raise Rejected(
+                f"its means hold {found:.3g}, more than the {most:.3g} that is plausible"
+            )
+    if labels and (
+        bool((y < 0).any()) or not torch.allclose(y.sum(1), torch.ones(len(y)), atol=1e-3)
+    ):
         raise Rejected("its mean labels are not shares of classes")
     return Means(x, y)
 
 
 def read_pool(content: RecordDict, like: Means, *, entries: bool) -> Params:
-    """A pool that a client can draw from: means like `like`, and with `entries` those that are for this client."""
-    shapes: dict[str, tuple[int, ...]] = {"x": (-1, *like.x.shape[1:]), "y": (-1, *like.y.shape[1:])}
-    pool = unpack(content, "pool", shapes | ({"entries": (-1,)} if entries else {}), integers=("entries",))
+    """A pool that a client can draw from: means like `like`, and with `entries` those that are for
+    this client.
+    """
+    shapes: dict[str, tuple[int, ...]] = {
+        "x": (-1, *like.x.shape[1:]),
+        "y": (-1, *like.y.shape[1:]),
+    }
+    pool = unpack(
+        content, "pool", shapes | ({"entries": (-1,)} if entries else {}), integers=("entries",)
+    )
     if not 0 < len(pool["x"]) == len(pool["y"]):
         raise Rejected(f"its pool has {len(pool['x'])} means and {len(pool['y'])} label vectors")
     if entries and (
-        not len(pool["entries"]) or not 0 <= int(pool["entries"].min()) <= int(pool["entries"].max()) < len(pool["x"])
+        not len(pool["entries"])
+        or not 0 <= int(pool["entries"].min()) <= int(pool["entries"].max()) < len(pool["x"])
     ):
         raise Rejected(f"its entries are none, or not of a pool of {len(pool['x'])}")
     return pool
@@ -222,15 +301,27 @@ class Update(NamedTuple):
     loss: float
 
 
-def read_update(content: RecordDict, round_: int, presence: Presence, clients: int, params: Params, largest: float) -> Update:
-    """The update of a client, if it is for this round, by whom it should be, complete, finite and not out of all proportion."""
+def read_update(
+    content: RecordDict,
+    round_: int,
+    presence: Presence,
+    clients: int,
+    params: Params,
+    largest: float,
+) -> Update:
+    """The update of a client, if it is for this round, by whom it should be, complete, finite and
+    not out of all proportion.
+    """
     if said(content, "round", int) != round_:
         raise Rejected(f"its update is for round {said(content, 'round', int)} instead of {round_}")
     now = Presence.read(content, clients)
     if now.client != presence.client:
         raise Rejected(f"it says that it is client {now.client} now")
     if now.digest == presence.digest and now.samples != presence.samples:
-        raise Rejected(f"its number of samples went from {presence.samples} to {now.samples} though its data did not change")
+        raise Rejected(
+            f"its number of samples went from {presence.samples} to {now.samples} though its data "
+            "did not change"
+        )
     loss = said(content, "loss", float)
     if not abs(loss) <= LARGEST_LOSS:
         raise Rejected("its loss is NaN, infinite or beyond float32")
@@ -238,7 +329,10 @@ def read_update(content: RecordDict, round_: int, presence: Presence, clients: i
     before = {name: p.detach().cpu() for name, p in params.items()}
     moved, norm = _norm({n: new[n] - before[n] for n in new}), _norm(before)
     if moved > largest * max(norm, 1.0):
-        raise Rejected(f"its update has norm {moved:.3g}, more than {largest:g} times that of the weights ({norm:.3g})")
+        raise Rejected(
+            f"its update has norm {moved:.3g}, more than {largest:g} times that of the weights "
+            f"({norm:.3g})"
+        )
     return Update(now, new, loss)
 
 

@@ -1,8 +1,9 @@
 """Convolution that stays fast when every client has filters of its own.
 
-`conv2d` is `torch.nn.functional.conv2d` (stride 1) of one client. Under `vmap` over clients it becomes one Triton kernel for all
-of them, where it would otherwise be a grouped convolution, which GPUs are slow at. Convolution is bilinear and so is each of
-its derivatives: three products give gradients of any order, in forward and in reverse mode.
+`conv2d` is `torch.nn.functional.conv2d` (stride 1) of one client. Under `vmap` over clients it
+becomes one Triton kernel for all of them, where it would otherwise be a grouped convolution, which
+GPUs are slow at. Convolution is bilinear and so is each of its derivatives: three products give
+gradients of any order, in forward and in reverse mode.
 """
 
 from functools import reduce
@@ -20,7 +21,9 @@ from fedmix.kernels.sizes import bias_parts, parts
 
 
 def conv2d(x: Tensor, w: Tensor, b: Tensor | None, pad: int, shifted: int) -> Tensor:
-    """Images (B, C, H, W), zero-padded by `pad`, with filters (O, C, R, S); the bias is added to the first `shifted` of them."""
+    """Images (B, C, H, W), zero-padded by `pad`, with filters (O, C, R, S); the bias is added to
+    the first `shifted` of them.
+    """
     if not (x.is_cuda and x.ndim == 4 and w.dtype == torch.float32 and has_triton()):
         if b is None or shifted == len(x):
             return F.conv2d(x, w, b, padding=pad)
@@ -44,18 +47,26 @@ def _wide(t: Tensor) -> Tensor:
 def _backward(g: Tensor, x: Tensor, w: Tensor, pad: int, which: int) -> Tensor:
     wanted = [i == which for i in range(3)]
     args = (channels_first(t) for t in (g, x, w))
-    found = torch.ops.aten.convolution_backward(*args, None, (1, 1), (pad, pad), (1, 1), False, (0, 0), 1, wanted)
+    found = torch.ops.aten.convolution_backward(
+        *args, None, (1, 1), (pad, pad), (1, 1), False, (0, 0), 1, wanted
+    )
     return channels_last(found[which])
 
 
-# The three products for K clients at once, channels last, as operators that a compiler takes as they are. Each body is the
-# plain twin of the Triton kernel that serves CUDA tensors. Both factors have one type; the gradients of filters and biases have
-# 32 bits at least, other results the factors' type.
+# The three products for K clients at once, channels last, as operators that a compiler takes as
+# they are. Each body is the plain twin of the Triton kernel that serves CUDA tensors. Both factors
+# have one type; the gradients of filters and biases have 32 bits at least, other results the
+# factors' type.
 
 
 def _conv(x: Tensor, w: Tensor, b: Tensor, shifted: int, pad: int, how: str) -> Tensor:
     clients = zip(_wide(x), _wide(w), strict=True)
-    y = torch.stack([channels_last(F.conv2d(channels_first(a), channels_first(v), padding=pad)) for a, v in clients])
+    y = torch.stack(
+        [
+            channels_last(F.conv2d(channels_first(a), channels_first(v), padding=pad))
+            for a, v in clients
+        ]
+    )
     y[:, :shifted] += b[:, None, None, None]
     return y.to(x.dtype)
 
@@ -66,7 +77,9 @@ def _conv_input(g: Tensor, w: Tensor, pad: int, how: str) -> Tensor:
     return torch.stack([_backward(a, x, v, pad, 0) for a, v, x in clients]).to(g.dtype)
 
 
-def _conv_weight(g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str) -> tuple[Tensor, Tensor]:
+def _conv_weight(
+    g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str
+) -> tuple[Tensor, Tensor]:
     of_w, of_b = (t.zero_() for t in _weight_results(g, x, pad, parts))
     g, x = _wide(g), _wide(x)
     for k, (a, c) in enumerate(zip(g, x, strict=True)):
@@ -76,11 +89,21 @@ def _conv_weight(g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: 
 
 
 def _output_shape(x: Tensor, w: Tensor, pad: int) -> tuple[int, ...]:
-    return (*x.shape[:2], x.shape[2] + 2 * pad - w.shape[2] + 1, x.shape[3] + 2 * pad - w.shape[3] + 1, w.shape[1])
+    return (
+        *x.shape[:2],
+        x.shape[2] + 2 * pad - w.shape[2] + 1,
+        x.shape[3] + 2 * pad - w.shape[3] + 1,
+        w.shape[1],
+    )
 
 
 def _input_shape(g: Tensor, w: Tensor, pad: int) -> tuple[int, ...]:
-    return (*g.shape[:2], g.shape[2] - 2 * pad + w.shape[2] - 1, g.shape[3] - 2 * pad + w.shape[3] - 1, w.shape[4])
+    return (
+        *g.shape[:2],
+        g.shape[2] - 2 * pad + w.shape[2] - 1,
+        g.shape[3] - 2 * pad + w.shape[3] - 1,
+        w.shape[4],
+    )
 
 
 def _weight_results(g: Tensor, x: Tensor, pad: int, parts: int) -> tuple[Tensor, Tensor]:
@@ -134,7 +157,11 @@ class Conv(torch.autograd.Function):
         shifted, pad, how = ctx.how
         g = g.contiguous()
         to_x = ConvInput.apply(g, w, pad, how) if ctx.needs_input_grad[0] else None
-        to_w, to_b = ConvWeight.apply(g, x, shifted, pad, how) if any(ctx.needs_input_grad[1:3]) else (None, None)
+        to_w, to_b = (
+            ConvWeight.apply(g, x, shifted, pad, how)
+            if any(ctx.needs_input_grad[1:3])
+            else (None, None)
+        )
         return to_x, to_w, to_b, None, None, None
 
     @staticmethod
@@ -143,7 +170,14 @@ class Conv(torch.autograd.Function):
         none = torch.zeros_like(b)
         parts = [] if dx is None else [Conv.apply(dx, w, none, *ctx.how)]
         if dw is not None or db is not None:
-            parts.append(Conv.apply(x, torch.zeros_like(w) if dw is None else dw, none if db is None else db, *ctx.how))
+            parts.append(
+                Conv.apply(
+                    x,
+                    torch.zeros_like(w) if dw is None else dw,
+                    none if db is None else db,
+                    *ctx.how,
+                )
+            )
         return reduce(torch.add, parts)
 
 
@@ -166,7 +200,9 @@ class ConvInput(torch.autograd.Function):
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
         g, w = ctx.saved_tensors
         c = c.contiguous()
-        to_g = Conv.apply(c, w, w.new_zeros(len(w)), 0, *ctx.how) if ctx.needs_input_grad[0] else None
+        to_g = (
+            Conv.apply(c, w, w.new_zeros(len(w)), 0, *ctx.how) if ctx.needs_input_grad[0] else None
+        )
         to_w = ConvWeight.apply(g, c, 0, *ctx.how)[0] if ctx.needs_input_grad[1] else None
         return to_g, to_w, None, None
 
@@ -188,7 +224,9 @@ class ConvWeight(torch.autograd.Function):
         taps = (x.shape[1] + 2 * pad - g.shape[1] + 1) * (x.shape[2] + 2 * pad - g.shape[2] + 1)
         cut = parts(g.shape[:3].numel(), g.shape[3], x.shape[3], taps)
         of_w, of_b = _op_weight(g[None], x[None], shifted, pad, cut, how)
-        return sum(of_w[0, 1:], of_w[0, 0]), of_b[0].sum(0)  # term by term, which a compiler joins with what follows
+        return sum(of_w[0, 1:], of_w[0, 0]), of_b[0].sum(
+            0
+        )  # term by term, which a compiler joins with what follows
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -1,9 +1,12 @@
-"""Convolutions of many clients as implicit matrix products on a GPU: no window is unfolded in memory.
+"""Convolutions of many clients as implicit matrix products on a GPU: no window is unfolded in
+memory.
 
-All tensors are channels-last: images (K, B, H, W, C), filters (K, O, R, S, C). One program computes one tile of one client's
-result. Hopper's tensor cores take 32-bit factors only if both have the summed index last in memory. That is so in the forward
-product (channels). For the gradient of the images the filters are transposed first, and for that of the filters (which sums
-over pixels) both factors are; copies are cheap beside a product at half its speed. Factors of 16 bits are read as they lie.
+All tensors are channels-last: images (K, B, H, W, C), filters (K, O, R, S, C). One program computes
+one tile of one client's result. Hopper's tensor cores take 32-bit factors only if both have the
+summed index last in memory. That is so in the forward product (channels). For the gradient of the
+images the filters are transposed first, and for that of the filters (which sums over pixels) both
+factors are; copies are cheap beside a product at half its speed. Factors of 16 bits are read as
+they lie.
 """
 
 # mypy: disable-error-code="no-untyped-def, misc, type-arg, untyped-decorator, no-untyped-call"
@@ -23,7 +26,8 @@ def _conv(
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y[m, o] = Σ_{tap, c} x[pixel m shifted by tap, c] · w[o, tap, c], + b[o] for m < SHIFTED, of BM pixels and BN channels.
+    """y[m, o] = Σ_{tap, c} x[pixel m shifted by tap, c] · w[o, tap, c], + b[o] for m < SHIFTED, of
+    BM pixels and BN channels.
 
     TURNED, it is w[c, last tap − tap, o], which carries a gradient back.
     """
@@ -44,16 +48,28 @@ def _conv(
             c = step % (C // BK) * BK + tl.arange(0, BK)
             i, j = row + tap // S - pad, column + tap % S - pad
             inside = (m < M) & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-            a = tl.load(x_ptr + (((image * H + i) * W + j) * C)[:, None] + c[None, :], mask=inside[:, None], other=0.0)
-            b = tl.load(w_ptr + (o * NEXT_O + tap * NEXT_TAP)[:, None] + (c * NEXT_C)[None, :], mask=(o < O)[:, None], other=0.0)
+            a = tl.load(
+                x_ptr + (((image * H + i) * W + j) * C)[:, None] + c[None, :],
+                mask=inside[:, None],
+                other=0.0,
+            )
+            b = tl.load(
+                w_ptr + (o * NEXT_O + tap * NEXT_TAP)[:, None] + (c * NEXT_C)[None, :],
+                mask=(o < O)[:, None],
+                other=0.0,
+            )
             acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
     else:
         for first in range(0, TAPS * C, BK):
             k = first + tl.arange(0, BK)
             tap, c = k // C, k % C
             i, j = row[:, None] + tap[None, :] // S - pad, column[:, None] + tap[None, :] % S - pad
-            inside = (m < M)[:, None] & (k < TAPS * C)[None, :] & (i >= 0) & (i < H) & (j >= 0) & (j < W)
-            a = tl.load(x_ptr + ((image[:, None] * H + i) * W + j) * C + c[None, :], mask=inside, other=0.0)
+            inside = (
+                (m < M)[:, None] & (k < TAPS * C)[None, :] & (i >= 0) & (i < H) & (j >= 0) & (j < W)
+            )
+            a = tl.load(
+                x_ptr + ((image[:, None] * H + i) * W + j) * C + c[None, :], mask=inside, other=0.0
+            )
             at = tap * NEXT_TAP + c * NEXT_C if TURNED else k
             held = (o < O)[:, None] & (k < TAPS * C)[None, :]
             b = tl.load(w_ptr + (o * NEXT_O)[:, None] + at[None, :], mask=held, other=0.0)
@@ -78,10 +94,27 @@ def _turn(w_ptr, out_ptr, O, C, TAPS, BO: tl.constexpr, BC: tl.constexpr):
 
 
 @triton.jit
-def _planes(x_ptr, out_ptr, sum_ptr, B, H, W, C, OW, S, pad, SUMMED, SUM: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr):
-    """out[s, c, image, i, j] = x[image, i, j + s − pad, c]: channels first, once for every sideways shift of the filter.
+def _planes(
+    x_ptr,
+    out_ptr,
+    sum_ptr,
+    B,
+    H,
+    W,
+    C,
+    OW,
+    S,
+    pad,
+    SUMMED,
+    SUM: tl.constexpr,
+    BP: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """out[s, c, image, i, j] = x[image, i, j + s − pad, c]: channels first, once for every sideways
+    shift of the filter.
 
-    If asked for, sum[block, c] is the sum of every block of pixels, as far as they are among the first SUMMED.
+    If asked for, sum[block, c] is the sum of every block of pixels, as far as they are among the
+    first SUMMED.
     """
     s, client = tl.program_id(2) % S, (tl.program_id(2) // S).to(tl.int64)
     pixels = B * H * OW
@@ -95,7 +128,9 @@ def _planes(x_ptr, out_ptr, sum_ptr, B, H, W, C, OW, S, pad, SUMMED, SUM: tl.con
     tl.store(to, tl.trans(x), mask=(c < C)[:, None] & (p < pixels)[None, :])
     if SUM:
         total = tl.sum(tl.where((p < SUMMED)[:, None], x, 0.0), 0)
-        tl.store(sum_ptr + (client * tl.num_programs(0) + tl.program_id(0)) * C + c, total, mask=c < C)
+        tl.store(
+            sum_ptr + (client * tl.num_programs(0) + tl.program_id(0)) * C + c, total, mask=c < C
+        )
 
 
 @triton.jit
@@ -104,7 +139,11 @@ def _sums(g_ptr, out_ptr, M, O, SUMMED, BM: tl.constexpr, BO: tl.constexpr):
     client = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BO + tl.arange(0, BO)
-    g = tl.load(g_ptr + client * M * O + m[:, None] * O + o[None, :], mask=(m < SUMMED)[:, None] & (o < O)[None, :], other=0.0)
+    g = tl.load(
+        g_ptr + client * M * O + m[:, None] * O + o[None, :],
+        mask=(m < SUMMED)[:, None] & (o < O)[None, :],
+        other=0.0,
+    )
     total = tl.sum(g.to(tl.float32), 0)
     tl.store(out_ptr + (client * tl.num_programs(0) + tl.program_id(0)) * O + o, total, mask=o < O)
 
@@ -116,7 +155,9 @@ def _conv_weight_as_is(
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BJ: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """out[part, o, j] = Σ_m g[m, o] · x[pixel m shifted by tap, c] over the part's share of the pixels, with j = (tap, c)."""
+    """out[part, o, j] = Σ_m g[m, o] · x[pixel m shifted by tap, c] over the part's share of the
+    pixels, with j = (tap, c).
+    """
     client, part = (tl.program_id(2) // PARTS).to(tl.int64), tl.program_id(2) % PARTS
     g_ptr += client * (M * O)
     x_ptr += client * (M // (OH * OW) * H * W * C)
@@ -126,7 +167,9 @@ def _conv_weight_as_is(
     for block in range(BLOCKS):
         m = (part * BLOCKS + block) * BM + tl.arange(0, BM)
         image, row, column = m // (OH * OW), m // OW % OH, m % OW
-        g = tl.load(g_ptr + m[:, None] * O + o[None, :], mask=(m < M)[:, None] & (o < O)[None, :], other=0.0)
+        g = tl.load(
+            g_ptr + m[:, None] * O + o[None, :], mask=(m < M)[:, None] & (o < O)[None, :], other=0.0
+        )
         if C % BJ == 0:  # a tile stays inside one tap
             tap = tl.program_id(1) // (C // BJ)
             i, k = row + tap // S - pad, column + tap % S - pad
@@ -134,12 +177,25 @@ def _conv_weight_as_is(
             at = (((image * H + i) * W + k) * C)[:, None] + (j - tap * C)[None, :]
             x = tl.load(x_ptr + at, mask=inside[:, None], other=0.0)
         else:
-            i, k = row[:, None] + (j // C // S - pad)[None, :], column[:, None] + (j // C % S - pad)[None, :]
-            inside = (m < M)[:, None] & (j < TAPS * C)[None, :] & (i >= 0) & (i < H) & (k >= 0) & (k < W)
-            x = tl.load(x_ptr + ((image[:, None] * H + i) * W + k) * C + (j % C)[None, :], mask=inside, other=0.0)
+            i, k = (
+                row[:, None] + (j // C // S - pad)[None, :],
+                column[:, None] + (j // C % S - pad)[None, :],
+            )
+            inside = (
+                (m < M)[:, None] & (j < TAPS * C)[None, :] & (i >= 0) & (i < H) & (k >= 0) & (k < W)
+            )
+            x = tl.load(
+                x_ptr + ((image[:, None] * H + i) * W + k) * C + (j % C)[None, :],
+                mask=inside,
+                other=0.0,
+            )
         acc = tl.dot(tl.trans(g), x, acc, input_precision=PRECISION)
     out_ptr += (client * PARTS + part) * (O * TAPS * C)
-    tl.store(out_ptr + o[:, None] * (TAPS * C) + j[None, :], acc, mask=(o < O)[:, None] & (j < TAPS * C)[None, :])
+    tl.store(
+        out_ptr + o[:, None] * (TAPS * C) + j[None, :],
+        acc,
+        mask=(o < O)[:, None] & (j < TAPS * C)[None, :],
+    )
 
 
 @triton.jit
@@ -163,11 +219,21 @@ def _conv_weight(
         i = m // OW % OH + tap // S - pad
         at = m // (OH * OW) * (H * OW) + i * OW + m % OW
         here = (m < M) & (i >= 0) & (i < H)
-        g = tl.load(g_ptr + o[:, None] * M + m[None, :], mask=(o < O)[:, None] & (m < M)[None, :], other=0.0)
-        x = tl.load(x_ptr + c[:, None] * (B * H * OW) + at[None, :], mask=(c < C)[:, None] & here[None, :], other=0.0)
+        g = tl.load(
+            g_ptr + o[:, None] * M + m[None, :], mask=(o < O)[:, None] & (m < M)[None, :], other=0.0
+        )
+        x = tl.load(
+            x_ptr + c[:, None] * (B * H * OW) + at[None, :],
+            mask=(c < C)[:, None] & here[None, :],
+            other=0.0,
+        )
         acc = tl.dot(g, tl.trans(x), acc, input_precision=PRECISION)
     out_ptr += (client * PARTS + part) * (O * TAPS * C)
-    tl.store(out_ptr + (o * (TAPS * C) + tap * C)[:, None] + c[None, :], acc, mask=(o < O)[:, None] & (c < C)[None, :])
+    tl.store(
+        out_ptr + (o * (TAPS * C) + tap * C)[:, None] + c[None, :],
+        acc,
+        mask=(o < O)[:, None] & (c < C)[None, :],
+    )
 
 
 def precision(how: str) -> str:
@@ -180,9 +246,17 @@ def _power(n: int, least: int, most: int) -> int:
 
 
 def conv(
-    x: Tensor, w: Tensor, b: Tensor | None, shifted: int, pad: int, how: str = "tf32", turned: bool = False, **tile: int
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    shifted: int,
+    pad: int,
+    how: str = "tf32",
+    turned: bool = False,
+    **tile: int,
 ) -> Tensor:
-    """y[k, b, i, j, o] = Σ x[k, b, i + r − pad, j + s − pad, c] · w[k, o, r, s, c], + b[k, o] in the first `shifted` images.
+    """y[k, b, i, j, o] = Σ x[k, b, i + r − pad, j + s − pad, c] · w[k, o, r, s, c], + b[k, o] in
+    the first `shifted` images.
 
     If `turned`, w[k, c, R − 1 − r, S − 1 − s, o] takes the filters' place.
     """
@@ -195,14 +269,27 @@ def conv(
     M = B * OH * OW
     t = tiles(M, O, C, x.itemsize) | tile
     grid = (triton.cdiv(M, t["BM"]), triton.cdiv(O, t["BN"]), K)
-    sizes = {"M": M, "H": H, "W": W, "C": C, "OH": OH, "OW": OW, "O": O, "S": S, "TAPS": R * S, "pad": pad}
+    sizes = {
+        "M": M,
+        "H": H,
+        "W": W,
+        "C": C,
+        "OH": OH,
+        "OW": OW,
+        "O": O,
+        "S": S,
+        "TAPS": R * S,
+        "pad": pad,
+    }
     bias, first = x if b is None else b.contiguous(), shifted * OH * OW
     _conv[grid](x, w, bias, y, SHIFTED=first, **sizes, TURNED=turned, PRECISION=precision(how), **t)
     return y
 
 
 def conv_input(g: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -> Tensor:
-    """The gradient of `conv` in x, from its gradient in y: a convolution with the filters turned round."""
+    """The gradient of `conv` in x, from its gradient in y: a convolution with the filters turned
+    round.
+    """
     w = w.contiguous()
     K, O, R, S, C = w.shape
     if w.itemsize == 2:
@@ -213,14 +300,31 @@ def conv_input(g: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -
     return conv(g, turned, None, 0, R - 1 - pad, how, False, **tile)
 
 
-def _as_planes(x: Tensor, pad: int, shifts: int, sums: Tensor | None = None, summed: int = 0) -> Tensor:
+def _as_planes(
+    x: Tensor, pad: int, shifts: int, sums: Tensor | None = None, summed: int = 0
+) -> Tensor:
     K, B, H, W, C = x.shape
     OW = W + 2 * pad - shifts + 1
     out = torch.empty(K, shifts, C, B, H, OW, device=x.device)
     BC = _power(C, 4, 64)
     grid = (triton.cdiv(B * H * OW, BLOCK), triton.cdiv(C, BC), K * shifts)
     wanted = sums is not None
-    _planes[grid](x, out, sums if wanted else out, B, H, W, C, OW, shifts, pad, summed, SUM=wanted, BP=BLOCK, BC=BC)
+    _planes[grid](
+        x,
+        out,
+        sums if wanted else out,
+        B,
+        H,
+        W,
+        C,
+        OW,
+        shifts,
+        pad,
+        summed,
+        SUM=wanted,
+        BP=BLOCK,
+        BC=BC,
+    )
     return out
 
 
@@ -238,7 +342,18 @@ def conv_weight(
     blocks = triton.cdiv(triton.cdiv(M, parts), t["BM"])
     out = torch.empty(K, parts, O, R, S, C, device=x.device)
     of_b = torch.empty(K, bias_parts(M, C, x.itemsize), O, device=x.device)
-    sizes = {"H": H, "C": C, "OH": OH, "OW": OW, "O": O, "S": S, "TAPS": R * S, "pad": pad, "BLOCKS": blocks, "PARTS": parts}
+    sizes = {
+        "H": H,
+        "C": C,
+        "OH": OH,
+        "OW": OW,
+        "O": O,
+        "S": S,
+        "TAPS": R * S,
+        "pad": pad,
+        "BLOCKS": blocks,
+        "PARTS": parts,
+    }
     summed = shifted * OH * OW
     if copies:
         grid = (triton.cdiv(O, t["BO"]), triton.cdiv(C, t["BC"]) * R * S, K * parts)
@@ -253,22 +368,49 @@ def conv_weight(
 
 
 def tiles(pixels: int, outputs: int, channels: int, itemsize: int) -> dict[str, int]:
-    """The tile of a program of `conv`: what was fastest on an H200 for the paper's VGG with tf32 (benchmarks/tiles.py)."""
+    """The tile of a program of `conv`: what was fastest on an H200 for the paper's VGG with tf32
+    (benchmarks/tiles.py).
+    """
     BN = _power(outputs, 16, 128)
-    large = triton.cdiv(pixels, 128) * triton.cdiv(outputs, 128)  # programs of one client with the larger tile
-    BM = 64 if BN == 128 and (large < 8 or 16 <= large < 32) else 128  # else too few, or a last wave with few of them
+    large = triton.cdiv(pixels, 128) * triton.cdiv(
+        outputs, 128
+    )  # programs of one client with the larger tile
+    BM = (
+        64 if BN == 128 and (large < 8 or 16 <= large < 32) else 128
+    )  # else too few, or a last wave with few of them
     BK = 64 if itemsize == 2 and channels % 64 == 0 else 32
-    return {"BM": BM, "BN": BN, "BK": BK, "num_warps": 8 if BM * BN > 64 * 128 else 4, "num_stages": 3}
+    return {
+        "BM": BM,
+        "BN": BN,
+        "BK": BK,
+        "num_warps": 8 if BM * BN > 64 * 128 else 4,
+        "num_stages": 3,
+    }
 
 
 def weight_tiles(outputs: int, channels: int) -> dict[str, int]:
     """The tile of a program of `conv_weight` with copies."""
     BO, BC = _power(outputs, 16, 128), _power(channels, 16, 128)
-    return {"BO": BO, "BC": BC, "BM": 32, "num_warps": 8 if BO * BC > 128 * 64 else 4, "num_stages": 3}
+    return {
+        "BO": BO,
+        "BC": BC,
+        "BM": 32,
+        "num_warps": 8 if BO * BC > 128 * 64 else 4,
+        "num_stages": 3,
+    }
 
 
 def as_is_tiles(outputs: int, channels: int, taps: int, itemsize: int) -> dict[str, int]:
     """The same without; with many channels a tile keeps to one tap."""
     low = itemsize == 2
-    BO, BJ = _power(outputs, 16, 128 if low else 32), _power(channels if channels >= MANY else channels * taps, 16, 128)
-    return {"BO": BO, "BJ": BJ, "BM": 64 if low else 32, "num_warps": 8 if BO * BJ > 128 * 64 else 4, "num_stages": 3}
+    BO, BJ = (
+        _power(outputs, 16, 128 if low else 32),
+        _power(channels if channels >= MANY else channels * taps, 16, 128),
+    )
+    return {
+        "BO": BO,
+        "BJ": BJ,
+        "BM": 64 if low else 32,
+        "num_warps": 8 if BO * BJ > 128 * 64 else 4,
+        "num_stages": 3,
+    }

@@ -1,4 +1,6 @@
-"""Images channels last in memory, as convolutions and pooling read and write them, with any axes before (C, H, W)."""
+"""Images channels last in memory, as convolutions and pooling read and write them, with any axes
+before (C, H, W).
+"""
 
 from torch import Tensor
 

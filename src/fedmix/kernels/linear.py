@@ -1,7 +1,8 @@
-"""The product of a full layer, with a derivative along a direction that can be traced for several clients at once.
+"""The product of a full layer, with a derivative along a direction that can be traced for several
+clients at once.
 
-PyTorch's own, for a weight that stays, also multiplies by zeros, which the tracer (in torch 2.11 and 2.13) often takes for a
-tensor on another device.
+PyTorch's own, for a weight that stays, also multiplies by zeros, which the tracer (in torch 2.11
+and 2.13) often takes for a tensor on another device.
 """
 
 from functools import reduce
@@ -42,5 +43,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, dx: Tensor | None, dw: Tensor | None) -> Tensor:
         x, w = ctx.saved_tensors
-        parts = ([] if dx is None else [F.linear(dx, w)]) + ([] if dw is None else [F.linear(x, dw)])
+        parts = ([] if dx is None else [F.linear(dx, w)]) + (
+            [] if dw is None else [F.linear(x, dw)]
+        )
         return reduce(torch.add, parts)

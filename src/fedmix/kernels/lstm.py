@@ -1,7 +1,8 @@
 """The recurrence of an LSTM over a whole sequence, fast when every client has weights of its own.
 
-With p the gates' inputs (B, T, 4D): a = p_t + h_{t−1}·wᵀ, in four parts; i, f, o = σ(a), g = tanh(a); c ← f·c + i·g and
-h ← o·tanh(c). The kernels take (K, J, B, T, 4D): K clients, and J = 2 where a derivative goes along with the value.
+With p the gates' inputs (B, T, 4D): a = p_t + h_{t−1}·wᵀ, in four parts; i, f, o = σ(a), g =
+tanh(a); c ← f·c + i·g and h ← o·tanh(c). The kernels take (K, J, B, T, 4D): K clients, and J = 2
+where a derivative goes along with the value.
 """
 
 from typing import Any
@@ -15,7 +16,9 @@ from fedmix.kernels.precision import current
 
 
 def recurrence(p: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """h, the four gates after their functions, and c, of (B, T, 4D): plain PyTorch, which has derivatives of all kinds."""
+    """h, the four gates after their functions, and c, of (B, T, 4D): plain PyTorch, which has
+    derivatives of all kinds.
+    """
     h = c = torch.zeros_like(p[:, 0, : w.shape[1]])
     steps = []
     for given in p.unbind(1):
@@ -37,7 +40,9 @@ def lstm(p: Tensor, w: Tensor) -> Tensor:
 
 
 def lstm_along(pair: Tensor, w: Tensor) -> Tensor:
-    """h and its derivative, (2, B, T, D), of gates and the direction in which they move, (2, B, T, 4D)."""
+    """h and its derivative, (2, B, T, D), of gates and the direction in which they move, (2, B, T,
+    4D).
+    """
     if not quick(pair, w):
         return torch.stack(jvp(lambda p: recurrence(p, w)[0], (pair[0],), (pair[1],))[:2])
     h: Tensor = _Recurrence.apply(pair, w, current())[0]
@@ -45,14 +50,19 @@ def lstm_along(pair: Tensor, w: Tensor) -> Tensor:
 
 
 def quick(p: Tensor, w: Tensor) -> bool:
-    """Whether the kernel can take it; it has 32 hidden units to a multiprocessor, and all of a client's at once."""
+    """Whether the kernel can take it; it has 32 hidden units to a multiprocessor, and all of a
+    client's at once.
+    """
     if not (p.is_cuda and w.dtype == p.dtype == torch.float32 and has_triton()):
         return False
     return w.shape[-1] <= 32 * torch.cuda.get_device_properties(p.device).multi_processor_count
 
 
 def _lstm(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
-    """The plain twin, client by client. With J = 2, the second half of the gates holds their derivatives before the functions."""
+    """The plain twin, client by client.
+
+    With J = 2, the second half of the gates holds their derivatives before the functions.
+    """
     results = []
     for pair, weight in zip(p, w, strict=True):
         values = recurrence(pair[0], weight)
@@ -62,7 +72,14 @@ def _lstm(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
         dh, _, dc = jvp(lambda q, weight=weight: recurrence(q, weight), (pair[0],), (pair[1],))[1]
         before = torch.cat([torch.zeros_like(dh[:, :1]), dh[:, :-1]], 1)
         results.append(
-            tuple(torch.stack(v) for v in ((values[0], dh), (values[1], pair[1] + before @ weight.T), (values[2], dc)))
+            tuple(
+                torch.stack(v)
+                for v in (
+                    (values[0], dh),
+                    (values[1], pair[1] + before @ weight.T),
+                    (values[2], dc),
+                )
+            )
         )
     h, acts, c = (torch.stack(part) for part in zip(*results, strict=True))
     return h, acts, c
@@ -74,7 +91,9 @@ def _lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, p: Tensor, w: Tensor, ho
             return recurrence(pair[0], weight)[0][None]
         return torch.stack(jvp(lambda q: recurrence(q, weight)[0], (pair[0],), (pair[1],))[:2])
 
-    return torch.stack([vjp(lambda q, y=y: given(q, y), x)[1](g)[0] for g, x, y in zip(gh, p, w, strict=True)])
+    return torch.stack(
+        [vjp(lambda q, y=y: given(q, y), x)[1](g)[0] for g, x, y in zip(gh, p, w, strict=True)]
+    )
 
 
 def _shapes(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,7 +130,9 @@ class _Gradient(torch.autograd.Function):
 
 
 class _Recurrence(torch.autograd.Function):
-    """One client's recurrence, with a gradient and a derivative along a direction, both of first order."""
+    """One client's recurrence, with a gradient and a derivative along a direction, both of first
+    order.
+    """
 
     generate_vmap_rule = True
 
@@ -121,7 +142,9 @@ class _Recurrence(torch.autograd.Function):
         return h[0], acts[0], c[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]
+    ) -> None:
         p, w, ctx.how = inputs
         h, acts, c = output
         ctx.mark_non_differentiable(acts, c)

@@ -1,11 +1,13 @@
-"""Every client's LSTM over a whole sequence as one GPU kernel, which stays on the chip from the first time step to the last.
+"""Every client's LSTM over a whole sequence as one GPU kernel, which stays on the chip from the
+first time step to the last.
 
-Tensors are (K, J, B, T, ...): J = 1 for values alone, J = 2 for values and their derivatives along a direction, which share the
-weights. One program has a block of hidden units of one client for a block of samples, and keeps these units' recurrent weights
-in shared memory and their state in registers. Forward, it multiplies its weights with all units' h of the step before.
-Backward, it multiplies its own units' gradients, and the programs add up one another's products. So the programs of one client
-and block of samples meet once a time step, at a counter in memory; all of them must be on the chip at once, and clients beyond
-that come in a launch of their own.
+Tensors are (K, J, B, T, ...): J = 1 for values alone, J = 2 for values and their derivatives along
+a direction, which share the weights. One program has a block of hidden units of one client for a
+block of samples, and keeps these units' recurrent weights in shared memory and their state in
+registers. Forward, it multiplies its weights with all units' h of the step before. Backward, it
+multiplies its own units' gradients, and the programs add up one another's products. So the programs
+of one client and block of samples meet once a time step, at a counter in memory; all of them must
+be on the chip at once, and clients beyond that come in a launch of their own.
 """
 
 # mypy: disable-error-code="no-untyped-def, misc, untyped-decorator"
@@ -70,14 +72,19 @@ def _forward(
     J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
     BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
-    """Time steps FIRST to LAST. Products have a row for every gate of every unit, and a column for every j of every sample."""
+    """Time steps FIRST to LAST.
+
+    Products have a row for every gate of every unit, and a column for every j of every sample.
+    """
     blocks: tl.constexpr = (D + BN - 1) // BN
     team = start + tl.program_id(1)
     count_ptr += team * 32  # a cache line apart
     client, sample = (team // tl.cdiv(B, BR)).to(tl.int64), team % tl.cdiv(B, BR) * BR
     b, n = sample + tl.arange(0, BR), tl.program_id(0) * BN + tl.arange(0, BN)
     held = (b < B)[:, None] & (n < D)[None, :]
-    row = ((client * J * B + b) * T)[:, None]  # of the values; those of the derivatives lie B·T rows further
+    row = ((client * J * B + b) * T)[
+        :, None
+    ]  # of the values; those of the derivatives lie B·T rows further
     at4, at1 = row * (4 * D) + n[None, :], row * D + n[None, :]
     k, column, gate = tl.arange(0, CHUNK), tl.arange(0, J * BR), tl.arange(0, 4 * BN)
     unit, of = tl.program_id(0) * BN + gate // 4, sample + column // J
@@ -90,25 +97,41 @@ def _forward(
         dc = tl.load(c_ptr + B * T * D + at1 + (FIRST - 1) * D, mask=held & (FIRST > 0), other=0.0)
     for t in range(FIRST, LAST):
         here4, here1 = at4 + t * (4 * D), at1 + t * D
-        pi, pf = tl.load(p_ptr + here4, mask=held, other=0.0), tl.load(p_ptr + here4 + D, mask=held, other=0.0)
-        pg, po = tl.load(p_ptr + here4 + 2 * D, mask=held, other=0.0), tl.load(p_ptr + here4 + 3 * D, mask=held, other=0.0)
+        pi, pf = (
+            tl.load(p_ptr + here4, mask=held, other=0.0),
+            tl.load(p_ptr + here4 + D, mask=held, other=0.0),
+        )
+        pg, po = (
+            tl.load(p_ptr + here4 + 2 * D, mask=held, other=0.0),
+            tl.load(p_ptr + here4 + 3 * D, mask=held, other=0.0),
+        )
         if J == 2:
             there4, there1 = here4 + B * T * 4 * D, here1 + B * T * D
-            qi, qf = tl.load(p_ptr + there4, mask=held, other=0.0), tl.load(p_ptr + there4 + D, mask=held, other=0.0)
-            qg, qo = tl.load(p_ptr + there4 + 2 * D, mask=held, other=0.0), tl.load(p_ptr + there4 + 3 * D, mask=held, other=0.0)
+            qi, qf = (
+                tl.load(p_ptr + there4, mask=held, other=0.0),
+                tl.load(p_ptr + there4 + D, mask=held, other=0.0),
+            )
+            qg, qo = (
+                tl.load(p_ptr + there4 + 2 * D, mask=held, other=0.0),
+                tl.load(p_ptr + there4 + 3 * D, mask=held, other=0.0),
+            )
         if not ALONE:
             _await(count_ptr, t * blocks)
         before = h_ptr + h_at + (t - 1) * D
         known = (of < B)[:, None] & (t > 0)
         if STAY:
-            h = tl.load(before, mask=known & (k < D)[None, :], other=0.0, cache_modifier=".cg").to(w.dtype)
+            h = tl.load(before, mask=known & (k < D)[None, :], other=0.0, cache_modifier=".cg").to(
+                w.dtype
+            )
             a = tl.dot(w, tl.trans(h), input_precision=PRECISION)
         else:
             a = tl.zeros((4 * BN, J * BR), tl.float32)
             for far in range(0, D, CHUNK):
                 inside = (far + k < D)[None, :]
                 w = load(w_ptr + w_at + far, (unit < D)[:, None] & inside, LOW)
-                h = tl.load(before + far, mask=known & inside, other=0.0, cache_modifier=".cg").to(w.dtype)
+                h = tl.load(before + far, mask=known & inside, other=0.0, cache_modifier=".cg").to(
+                    w.dtype
+                )
                 a = tl.dot(w, tl.trans(h), a, input_precision=PRECISION)
         a = tl.trans(a)
         if J == 2:
@@ -145,9 +168,11 @@ def _backward(
     J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
     BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients (ending in _) of the four gates before their functions, from those of h, of steps FIRST to LAST from the end.
+    """Gradients (ending in _) of the four gates before their functions, from those of h, of steps
+    FIRST to LAST from the end.
 
-    w is (K, D, D·4), the four gates of a unit side by side; `sums` has two places, used in turn, for every program's product.
+    w is (K, D, D·4), the four gates of a unit side by side; `sums` has two places, used in turn,
+    for every program's product.
     """
     blocks: tl.constexpr = (D + BN - 1) // BN
     team, mine = start + tl.program_id(1), tl.program_id(0)
@@ -156,8 +181,16 @@ def _backward(
     b, n = sample + tl.arange(0, BR), mine * BN + tl.arange(0, BN)
     held = (b < B)[:, None] & (n < D)[None, :]
     row = (client * J * B + b)[:, None]
-    at4, at1, kept = row * (4 * T * D) + n[None, :], row * (T * D) + n[None, :], row * D + n[None, :]
-    m, column, gate = tl.arange(0, CHUNK), tl.arange(0, J * BR), mine * (4 * BN) + tl.arange(0, 4 * BN)
+    at4, at1, kept = (
+        row * (4 * T * D) + n[None, :],
+        row * (T * D) + n[None, :],
+        row * D + n[None, :],
+    )
+    m, column, gate = (
+        tl.arange(0, CHUNK),
+        tl.arange(0, J * BR),
+        mine * (4 * BN) + tl.arange(0, 4 * BN),
+    )
     w_at = client * (4 * D * D) + m[:, None] * (4 * D) + gate[None, :]
     sums_ptr += team.to(tl.int64) * (2 * blocks * J * BR * D)
     theirs = ((b - sample) * (J * D))[:, None] + n[None, :]
@@ -171,14 +204,23 @@ def _backward(
         t = T - 1 - step
         here4, here1 = at4 + t * (4 * D), at1 + t * D
         h_ = tl.load(gh_ptr + here1, mask=held, other=0.0)
-        i, f = tl.load(acts_ptr + here4, mask=held, other=0.0), tl.load(acts_ptr + here4 + D, mask=held, other=0.0)
-        g, o = tl.load(acts_ptr + here4 + 2 * D, mask=held, other=0.0), tl.load(acts_ptr + here4 + 3 * D, mask=held, other=0.0)
+        i, f = (
+            tl.load(acts_ptr + here4, mask=held, other=0.0),
+            tl.load(acts_ptr + here4 + D, mask=held, other=0.0),
+        )
+        g, o = (
+            tl.load(acts_ptr + here4 + 2 * D, mask=held, other=0.0),
+            tl.load(acts_ptr + here4 + 3 * D, mask=held, other=0.0),
+        )
         s = _tanh(tl.load(c_ptr + here1, mask=held, other=0.0))
         before = tl.load(c_ptr + here1 - D, mask=held & (t > 0), other=0.0)
         if J == 2:
             there4, there1 = here4 + B * T * 4 * D, here1 + B * T * D
             dh_ = tl.load(gh_ptr + there1, mask=held, other=0.0)
-            di, df = tl.load(acts_ptr + there4, mask=held, other=0.0), tl.load(acts_ptr + there4 + D, mask=held, other=0.0)
+            di, df = (
+                tl.load(acts_ptr + there4, mask=held, other=0.0),
+                tl.load(acts_ptr + there4 + D, mask=held, other=0.0),
+            )
             dg = tl.load(acts_ptr + there4 + 2 * D, mask=held, other=0.0)
             do = tl.load(acts_ptr + there4 + 3 * D, mask=held, other=0.0)
             dc = tl.load(c_ptr + there1, mask=held, other=0.0)
@@ -205,7 +247,12 @@ def _backward(
             f_ += dc_ * ((1 - 2 * f) * df * before + dbefore)
             g_ += dc_ * (i * (1 - i) * di - 2 * g * i * dg)
             c_ += dc_ * f * (1 - f) * df
-            di_, df_, dg_, do_ = dc_ * g * i * (1 - i), dc_ * before * f * (1 - f), dc_ * i * (1 - g * g), dh_ * s * o * (1 - o)
+            di_, df_, dg_, do_ = (
+                dc_ * g * i * (1 - i),
+                dc_ * before * f * (1 - f),
+                dc_ * i * (1 - g * g),
+                dh_ * s * o * (1 - o),
+            )
             dc_ *= f
         i_, f_, g_, o_ = i_ * i * (1 - i), f_ * f * (1 - f), g_ * (1 - g * g), o_ * o * (1 - o)
         a_ = _whole(i_, f_, g_, o_)
@@ -239,7 +286,9 @@ def _backward(
 
 
 def _chip(x: Tensor) -> tuple[int, int]:
-    """Its multiprocessors, and the bytes of shared memory for one program; some small chip where there is none."""
+    """Its multiprocessors, and the bytes of shared memory for one program; some small chip where
+    there is none.
+    """
     if not x.is_cuda:
         return 4, 227 * 1024
     properties: Any = torch.cuda.get_device_properties(x.device)
@@ -247,8 +296,14 @@ def _chip(x: Tensor) -> tuple[int, int]:
 
 
 def _tile(x: Tensor, J: int, B: int, D: int, how: str) -> dict[str, Any]:
-    """Sizes of one program. Weights that do not fit, and those of exact products, are read in chunks at every time step."""
-    rows, whole = max(16, min(32 // J, triton.next_power_of_2(B))), max(16, triton.next_power_of_2(D))
+    """Sizes of one program.
+
+    Weights that do not fit, and those of exact products, are read in chunks at every time step.
+    """
+    rows, whole = (
+        max(16, min(32 // J, triton.next_power_of_2(B))),
+        max(16, triton.next_power_of_2(D)),
+    )
     units = min(32, whole)
     needed = (4 * units * (2 if how == "bf16" else 4) + J * rows * 4) * whole
     stay = how != "float32" and needed <= _chip(x)[1]
@@ -259,8 +314,13 @@ def _tile(x: Tensor, J: int, B: int, D: int, how: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _launches(x: Tensor, teams: int, blocks: int, T: int) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
-    """Grids, each with its first team and its time steps. Interpreted programs run in turn, so that none may wait for another."""
+def _launches(
+    x: Tensor, teams: int, blocks: int, T: int
+) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
+    """Grids, each with its first team and its time steps.
+
+    Interpreted programs run in turn, so that none may wait for another.
+    """
     room = _chip(x)[0] // blocks
     for start in range(0, teams, room):
         for first, last in [(0, T)] if x.is_cuda else [(t, t + 1) for t in range(T)]:
@@ -284,7 +344,11 @@ def lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, w: Tensor, how: str, **ti
     gh, w = gh.contiguous(), w.reshape(K, 4, D, D).permute(0, 3, 2, 1).contiguous()
     tile = _tile(gh, J, B, D, how) | tile
     teams, blocks = K * triton.cdiv(B, tile["BR"]), triton.cdiv(D, tile["BN"])
-    a, carry, sums = torch.empty_like(acts), gh.new_empty(K, J, B, D), gh.new_empty(teams, 2, blocks, J * tile["BR"], D)
+    a, carry, sums = (
+        torch.empty_like(acts),
+        gh.new_empty(K, J, B, D),
+        gh.new_empty(teams, 2, blocks, J * tile["BR"], D),
+    )
     count = torch.zeros(teams, 32, dtype=torch.int32, device=gh.device)
     for grid, part in _launches(gh, teams, blocks, T):
         _backward[grid](gh, acts, c, w, a, carry, sums, count, *part, J=J, B=B, T=T, D=D, **tile)

@@ -1,9 +1,10 @@
 """2x2 max-pooling in two steps: which of the four is the largest, then pick it.
 
-To pick is linear, and its transpose puts a gradient back where the value came from. So the same two functions serve a value,
-the derivative that goes along with it, and gradients of both. For a compiler they are written out as formulas, which it joins
-with the layers around. These read and write channels last, as convolutions do, and on a CPU clients are channels too, so that
-many of them are compared at a time.
+To pick is linear, and its transpose puts a gradient back where the value came from. So the same two
+functions serve a value, the derivative that goes along with it, and gradients of both. For a
+compiler they are written out as formulas, which it joins with the layers around. These read and
+write channels last, as convolutions do, and on a CPU clients are channels too, so that many of them
+are compared at a time.
 """
 
 from typing import Any
@@ -18,7 +19,8 @@ from fedmix.kernels.operators import operator
 
 
 def largest(x: Tensor) -> Tensor:
-    """Which of every two by two of (B, C, H, W) is the largest; of equals the first in reading order, as in PyTorch.
+    """Which of every two by two of (B, C, H, W) is the largest; of equals the first in reading
+    order, as in PyTorch.
 
     Written out it is a number from 0 to 3, else a position in the image.
     """
@@ -38,7 +40,9 @@ def written_out(x: Tensor) -> bool:
 
 
 def _quarters(x: Tensor) -> tuple[Tensor, ...]:
-    """The four corners of every window, in reading order, channels last; an odd last row or column is left out."""
+    """The four corners of every window, in reading order, channels last; an odd last row or column
+    is left out.
+    """
     height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
     rows = channels_last(x)
     return tuple(rows[..., i:height:2, j:width:2, :] for i in (0, 1) for j in (0, 1))
@@ -50,7 +54,10 @@ def _later(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _computed(t: Tensor) -> Tensor:
-    """The same. On a CPU a compiler has to compute it here and once, and not again in every place that uses it."""
+    """The same.
+
+    On a CPU a compiler has to compute it here and once, and not again in every place that uses it.
+    """
     return t if t.is_cuda else _copy_op(t)
 
 
@@ -62,7 +69,9 @@ _copy_op = operator(_copy, torch.empty_like)
 
 
 class _ByClient(torch.autograd.Function):
-    """A function of images that `vmap` has work for many clients at once: theirs are more images, or on a CPU more channels."""
+    """A function of images that `vmap` has work for many clients at once: theirs are more images,
+    or on a CPU more channels.
+    """
 
     @classmethod
     def vmap(cls, info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
@@ -71,10 +80,16 @@ class _ByClient(torch.autograd.Function):
         def folded(value: Any, dim: int | None) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            mapped = value.expand(info.batch_size, *value.shape).movedim(0, axis) if dim is None else value.movedim(dim, axis)
+            mapped = (
+                value.expand(info.batch_size, *value.shape).movedim(0, axis)
+                if dim is None
+                else value.movedim(dim, axis)
+            )
             return mapped.flatten(axis, axis + 1)
 
-        result: Tensor = cls.apply(*[folded(value, dim) for value, dim in zip(args, dims, strict=True)])
+        result: Tensor = cls.apply(
+            *[folded(value, dim) for value, dim in zip(args, dims, strict=True)]
+        )
         return result.unflatten(axis, (info.batch_size, -1)), axis
 
 
@@ -82,10 +97,14 @@ class _Largest(_ByClient):
     @staticmethod
     def forward(x: Tensor) -> Tensor:
         if not written_out(x):
-            planes = x.reshape(1, -1, *x.shape[-2:]).contiguous(memory_format=torch.channels_last)  # searched many at a time
+            planes = x.reshape(1, -1, *x.shape[-2:]).contiguous(
+                memory_format=torch.channels_last
+            )  # searched many at a time
             found = F.max_pool2d(planes, 2, return_indices=True)[1].contiguous()
             return found.view(*x.shape[:-2], *found.shape[-2:])
-        number = torch.uint8 if x.is_cuda else torch.int32  # a CPU compares numbers as wide as the values much faster
+        number = (
+            torch.uint8 if x.is_cuda else torch.int32
+        )  # a CPU compares numbers as wide as the values much faster
         a, b, c, d = _quarters(x)
         above, below = _later(a, b), _later(c, d)
         lower = _later(torch.where(above, b, a), torch.where(below, d, c))
@@ -103,7 +122,9 @@ class _Pick(_ByClient):
             return x.flatten(-2).gather(-1, which.flatten(-2)).view(which.shape)
         a, b, c, d = _quarters(x)
         place = channels_last(which)
-        return channels_first(torch.where(place < 2, torch.where(place == 0, a, b), torch.where(place == 2, c, d)))
+        return channels_first(
+            torch.where(place < 2, torch.where(place == 0, a, b), torch.where(place == 2, c, d))
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -127,9 +148,13 @@ class _Put(_ByClient):
     @staticmethod
     def forward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
         if not written_out(g):
-            put = g.new_zeros(*g.shape[:-2], height * width).scatter_(-1, which.flatten(-2), g.flatten(-2))
+            put = g.new_zeros(*g.shape[:-2], height * width).scatter_(
+                -1, which.flatten(-2), g.flatten(-2)
+            )
             return put.view(*g.shape[:-2], height, width)
-        value, place = (t[..., :, None, :, None, :] for t in (_computed(channels_last(g)), channels_last(which)))
+        value, place = (
+            t[..., :, None, :, None, :] for t in (_computed(channels_last(g)), channels_last(which))
+        )
         here = torch.arange(4, device=g.device, dtype=which.dtype).view(2, 1, 2, 1)
         put = torch.where(place == here, value, 0).flatten(-5, -4).flatten(-3, -2)
         odd = height - put.shape[-3], width - put.shape[-2]

@@ -1,4 +1,5 @@
-"""Operators of our own, which a compiler takes as they are, and which `vmap` can have work for many clients at once.
+"""Operators of our own, which a compiler takes as they are, and which `vmap` can have work for many
+clients at once.
 
 The tensors of an operator lead with an axis of clients; an axis that is mapped joins it.
 """
@@ -12,15 +13,22 @@ import torch
 from torch import Tensor
 
 
-def operator(plain: Callable[..., Any], shapes: Callable[..., Any], cuda: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """`torch.ops.fedmix.<name of plain>`, computed by `plain`, or on a GPU by `cuda`; `shapes` makes empty results.
+def operator(
+    plain: Callable[..., Any], shapes: Callable[..., Any], cuda: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """`torch.ops.fedmix.<name of plain>`, computed by `plain`, or on a GPU by `cuda`; `shapes`
+    makes empty results.
 
-    `torch.library.custom_op` does the same; but it goes through much more Python at every call, and at the first one loads the
-    compiler, needed or not.
+    `torch.library.custom_op` does the same; but it goes through much more Python at every call, and
+    at the first one loads the compiler, needed or not.
     """
     name = plain.__name__.removeprefix("_")
     full = f"fedmix::{name}"
-    torch.library.define(full, torch.library.infer_schema(plain, mutates_args=()), tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.define(
+        full,
+        torch.library.infer_schema(plain, mutates_args=()),
+        tags=(torch.Tag.pt2_compliant_tag,),
+    )
     torch.library.impl(full, "default", plain)
     torch.library.register_fake(full, shapes)
     if cuda is not None:
@@ -32,7 +40,9 @@ def operator(plain: Callable[..., Any], shapes: Callable[..., Any], cuda: Callab
 
 @cache
 def has_triton() -> bool:
-    """Whether Triton can start kernels on this machine's GPU; it builds its driver first, for which it needs a C compiler."""
+    """Whether Triton can start kernels on this machine's GPU; it builds its driver first, for which
+    it needs a C compiler.
+    """
     if find_spec("triton") is None:
         return False
     from triton.runtime import driver
@@ -48,7 +58,11 @@ def _over_clients(op: Callable[..., Any]) -> Callable[..., Any]:
         def folded(value: Any, dim: int | None) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            mapped = value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+            mapped = (
+                value.expand(info.batch_size, *value.shape)
+                if dim is None
+                else value.movedim(dim, 0)
+            )
             return mapped.flatten(0, 1)
 
         result = op(*[folded(value, dim) for value, dim in zip(args, dims, strict=True)])

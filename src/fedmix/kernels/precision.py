@@ -1,8 +1,9 @@
-"""How exactly a GPU multiplies: tf32 (10 bits of mantissa, the default), float32, or bf16 (7 bits, the fastest).
+"""How exactly a GPU multiplies: tf32 (10 bits of mantissa, the default), float32, or bf16 (7 bits,
+the fastest).
 
-With bf16, convolutions and full layers also read and write 16 bits: activations, their gradients and copies of the weights.
-Products are summed in float32, and weights, momentum and their updates are float32 in any case. On a CPU all is float32
-whatever was asked for.
+With bf16, convolutions and full layers also read and write 16 bits: activations, their gradients
+and copies of the weights. Products are summed in float32, and weights, momentum and their updates
+are float32 in any case. On a CPU all is float32 whatever was asked for.
 """
 
 from collections.abc import Iterator
@@ -37,9 +38,14 @@ def called(name: str) -> Precision:
 
 def check_device(precision: Precision, device: torch.device) -> None:
     """Refuse bf16 on a GPU that cannot multiply it."""
-    if precision == "bf16" and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+    if (
+        precision == "bf16"
+        and device.type == "cuda"
+        and torch.cuda.get_device_capability(device) < (8, 0)
+    ):
         raise BadInput(
-            f"precision 'bf16' needs a GPU of compute capability 8.0 or more, which {torch.cuda.get_device_name(device)} is not; "
+            "precision 'bf16' needs a GPU of compute capability 8.0 or more, which "
+            f"{torch.cuda.get_device_name(device)} is not; "
             "choose float32"
         )
 
@@ -54,7 +60,9 @@ def arithmetic(precision: Precision) -> Iterator[None]:
     try:
         for backend, flag, _ in held:
             setattr(backend, flag, VALUES[flag][precision != "float32"])
-        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16" and torch.cuda.is_available()):
+        with torch.autocast(
+            "cuda", torch.bfloat16, enabled=precision == "bf16" and torch.cuda.is_available()
+        ):
             yield
     finally:
         _current = before
@@ -62,11 +70,17 @@ def arithmetic(precision: Precision) -> Iterator[None]:
             setattr(backend, flag, value)
 
 
-VALUES: dict[str, tuple[Any, Any]] = {"allow_tf32": (False, True), "fp32_precision": ("ieee", "tf32")}
+VALUES: dict[str, tuple[Any, Any]] = {
+    "allow_tf32": (False, True),
+    "fp32_precision": ("ieee", "tf32"),
+}
 
 
 def _flags() -> list[tuple[Any, str, Any]]:
-    """PyTorch's flags with their values. It has older and newer ones and refuses the older where someone set a newer."""
+    """PyTorch's flags with their values.
+
+    It has older and newer ones and refuses the older where someone set a newer.
+    """
     matmul, cudnn = torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn)
     try:
         return [(b, "allow_tf32", b.allow_tf32) for b in (matmul, cudnn)]

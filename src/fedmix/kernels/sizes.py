@@ -1,9 +1,17 @@
 """How work is cut for a GPU, as numbers that both the operators' shapes and their kernels follow."""
 
 MANY = 64  # channels from which transposed copies pay in the gradient of the filters
-BLOCK, SUMMED = 64, 512  # pixels of a program that copies (and sums on the way), and of one that only sums
-PROGRAMS, FEW_PROGRAMS = 300, 500  # that fill an H200: larger ones with many channels, smaller ones with few
-CLIENTS = 12  # as if so many ran; with the real number a client's rounding would depend on who else runs
+BLOCK, SUMMED = (
+    64,
+    512,
+)  # pixels of a program that copies (and sums on the way), and of one that only sums
+PROGRAMS, FEW_PROGRAMS = (
+    300,
+    500,
+)  # that fill an H200: larger ones with many channels, smaller ones with few
+CLIENTS = (
+    12  # as if so many ran; with the real number a client's rounding would depend on who else runs
+)
 
 
 def parts(pixels: int, outputs: int, channels: int, taps: int) -> int:
@@ -16,7 +24,9 @@ def parts(pixels: int, outputs: int, channels: int, taps: int) -> int:
 
 
 def copied(channels: int, itemsize: int) -> bool:
-    """Whether the gradient of the filters is a product of transposed copies, which factors of 16 bits never need."""
+    """Whether the gradient of the filters is a product of transposed copies, which factors of 16
+    bits never need.
+    """
     return channels >= MANY and itemsize > 2
 
 

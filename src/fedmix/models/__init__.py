@@ -1,4 +1,6 @@
-"""The paper's models, small ones for the embedded data, and the pure form in which any `nn.Module` is trained."""
+"""The paper's models, small ones for the embedded data, and the pure form in which any `nn.Module`
+is trained.
+"""
 
 from fedmix.models.charlstm import charlstm
 from fedmix.models.functional import Model

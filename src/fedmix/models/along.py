@@ -1,9 +1,10 @@
 """A module's value and its derivative along a direction, both in one pass.
 
-Forward mode takes a pair (x, dx) through the layers, here as one batch: n samples, then their n derivatives, so that a layer
-reads its weights once and nothing is cut apart. A linear layer treats both alike, but for its bias. ReLU, max-pooling and
-dropout decide by x and do the same to dx. A direction that all samples share stays one (n + 1 in the batch) for as long as
-layers are linear. Any other module is left to `torch.func.jvp`.
+Forward mode takes a pair (x, dx) through the layers, here as one batch: n samples, then their n
+derivatives, so that a layer reads its weights once and nothing is cut apart. A linear layer treats
+both alike, but for its bias. ReLU, max-pooling and dropout decide by x and do the same to dx. A
+direction that all samples share stays one (n + 1 in the batch) for as long as layers are linear.
+Any other module is left to `torch.func.jvp`.
 """
 
 from collections.abc import Callable
@@ -57,7 +58,9 @@ def _through(module: nn.Module, both: Tensor, n: int) -> Tensor:
 
 
 def _rule(module: nn.Module) -> Callable[[Any, Tensor, int], Tensor]:
-    """How to pass a module: a rule takes the place of its `forward`, which may be another one, and skips its hooks."""
+    """How to pass a module: a rule takes the place of its `forward`, which may be another one, and
+    skips its hooks.
+    """
     own = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
     return _by_jvp if own else _RULES.get(type(module), _by_jvp)
 
@@ -85,16 +88,24 @@ def _instance_norm(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 class _RightNorms(TorchFunctionMode):
-    """PyTorch differentiates the derivative of these functions wrongly (its issue 196700); from plain operations it is right."""
+    """PyTorch differentiates the derivative of these functions wrongly (its issue 196700); from
+    plain operations it is right.
+    """
 
-    right: ClassVar = {F.layer_norm: layer_norm, torch.layer_norm: layer_norm, F.instance_norm: _instance_norm}
+    right: ClassVar = {
+        F.layer_norm: layer_norm,
+        torch.layer_norm: layer_norm,
+        F.instance_norm: _instance_norm,
+    }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.right.get(func, func)(*args, **(kwargs or {}))
 
 
 def _in_order(module: Any, both: Tensor, n: int) -> Tensor:
-    for child in module._modules.values():  # not children(), which leaves out an object that it has met before
+    for child in (
+        module._modules.values()
+    ):  # not children(), which leaves out an object that it has met before
         both = _through(child, both, n)
     return both
 

@@ -16,14 +16,21 @@ Initialisation: TypeAlias = Literal["he", "he-conv", "torch"]
 def initialised(build: Callable[[], nn.Module], seed: int, how: Initialisation = "he") -> nn.Module:
     """Build a module whose weights depend on `seed` alone, not on PyTorch's global generator.
 
-    "torch" keeps each layer's own initialisation. "he" (He et al. 2015) then redraws convolutions and full layers from
-    N(0, 2 / fan_in) with zero bias: without batch norm, PyTorch's default shrinks the signal by more than half in every layer.
-    "he-conv" redraws convolutions alone, so that outputs start small: with momentum, first steps from "he" can be too large.
+    "torch" keeps each layer's own initialisation. "he" (He et al. 2015) then redraws convolutions
+    and full layers from N(0, 2 / fan_in) with zero bias: without batch norm, PyTorch's default
+    shrinks the signal by more than half in every layer. "he-conv" redraws convolutions alone, so
+    that outputs start small: with momentum, first steps from "he" can be too large.
     """
     if how not in get_args(Initialisation):
-        raise BadInput(f"initialisation {how!r} is unknown; choose one of {', '.join(get_args(Initialisation))}")
+        raise BadInput(
+            f"initialisation {how!r} is unknown; choose one of "
+            f"{', '.join(get_args(Initialisation))}"
+        )
     if not callable(build):
-        raise BadInput(f"`build` is {described(build)}; give a function that makes the module, such as its class")
+        raise BadInput(
+            f"`build` is {described(build)}; give a function that makes the module, such as its "
+            "class"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, "initialise").integers(2**62)))
         module = build()

@@ -1,4 +1,6 @@
-"""Layers that PyTorch does not offer, or offers too slowly for clients that each have weights of their own."""
+"""Layers that PyTorch does not offer, or offers too slowly for clients that each have weights of
+their own.
+"""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +16,10 @@ from fedmix.kernels.maxpool import largest, pick
 
 
 class KeyedDropout(nn.Module):
-    """Dropout whose mask is a hash of (`key`, `site`, position). The caller sets the buffer `key` for every step."""
+    """Dropout whose mask is a hash of (`key`, `site`, position).
+
+    The caller sets the buffer `key` for every step.
+    """
 
     key: Tensor
 
@@ -41,10 +46,16 @@ class Conv2d(nn.Conv2d):
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether it is a plain convolution: stride 1, square and zero padding, no groups, no dilation."""
+        """Whether it is a plain convolution: stride 1, square and zero padding, no groups, no
+        dilation.
+        """
         if type(layer) is not nn.Conv2d:
             return False
-        plain = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
+        plain = (
+            layer.stride == layer.dilation == (1, 1)
+            and layer.groups == 1
+            and layer.padding_mode == "zeros"
+        )
         pads = layer.padding if isinstance(layer.padding, tuple) else (0, 1)
         return plain and pads[0] == pads[1] and layer.kernel_size[0] == layer.kernel_size[1]
 
@@ -53,7 +64,9 @@ class Conv2d(nn.Conv2d):
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` whose product stands alone (kernels/products.py) and can be traced with its derivative (kernels/linear.py)."""
+    """`nn.Linear` whose product stands alone (kernels/products.py) and can be traced with its
+    derivative (kernels/linear.py).
+    """
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
@@ -74,7 +87,12 @@ class MaxPool2d(nn.MaxPool2d):
         if type(layer) is not nn.MaxPool2d:
             return False
         both = (layer.kernel_size, layer.stride) in ((2, 2), ((2, 2), (2, 2)))
-        return both and (layer.padding, layer.dilation, layer.ceil_mode, layer.return_indices) == (0, 1, False, False)
+        return both and (layer.padding, layer.dilation, layer.ceil_mode, layer.return_indices) == (
+            0,
+            1,
+            False,
+            False,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return pick(x, largest(x))
@@ -104,7 +122,13 @@ class LayerNorm(nn.LayerNorm):
         return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
-def group_norm(x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+def group_norm(
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
     """`torch.nn.functional.group_norm` from plain operations."""
     split = torch.unflatten(x, 1, (groups, x.shape[1] // groups)).flatten(2)
     shape = (x.shape[1], *[1] * (x.ndim - 2))
@@ -126,19 +150,26 @@ def layer_norm(
 
 
 def _standardised(x: Tensor, over: tuple[int, ...], eps: float) -> Tensor:
-    """Mean 0 and variance 1, in single precision at least. A derivative of PyTorch's own kernels for it cannot be traced."""
+    """Mean 0 and variance 1, in single precision at least.
+
+    A derivative of PyTorch's own kernels for it cannot be traced.
+    """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     variance, mean = torch.var_mean(x, over, correction=0, keepdim=True)
     return (x - mean) * torch.rsqrt(variance + eps)
 
 
-def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+def _scaled(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]
+) -> Tensor:
     x = x if weight is None else x * weight.view(shape)
     return x if bias is None else x + bias.view(shape)
 
 
 class Embedding(nn.Module):
-    """Embeds one-hot (or averaged one-hot) vectors, (..., size) to (..., width), with `nn.Embedding`'s initialisation."""
+    """Embeds one-hot (or averaged one-hot) vectors, (..., size) to (..., width), with
+    `nn.Embedding`'s initialisation.
+    """
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
@@ -149,9 +180,11 @@ class Embedding(nn.Module):
 
 
 class LSTM(nn.Module):
-    """One LSTM layer over (B, T, in) from explicit cells: `nn.LSTM` (with one bias) that has a forward-mode derivative.
+    """One LSTM layer over (B, T, in) from explicit cells: `nn.LSTM` (with one bias) that has a
+    forward-mode derivative.
 
-    i, f, o = σ(…), g = tanh(…), c ← f·c + i·g, h ← o·tanh(c), with all four gates from one product per step.
+    i, f, o = σ(…), g = tanh(…), c ← f·c + i·g, h ← o·tanh(c), with all four gates from one product
+    per step.
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:

@@ -1,4 +1,6 @@
-"""LeNet-5 as the paper uses it for FEMNIST (appendix B): 5x5 convolutions of 6 and 16 channels, then 120, 84."""
+"""LeNet-5 as the paper uses it for FEMNIST (appendix B): 5x5 convolutions of 6 and 16 channels,
+then 120, 84.
+"""
 
 from torch import nn
 

@@ -15,4 +15,6 @@ def digits_cnn(classes: int = 10) -> nn.Sequential:
 
 def mlp(inputs: int, outputs: int, hidden: int = 32) -> nn.Sequential:
     """Two layers with a tanh between them, for vectors."""
-    return nn.Sequential(nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh()), nn.Linear(hidden, outputs))
+    return nn.Sequential(
+        nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh()), nn.Linear(hidden, outputs)
+    )

@@ -1,4 +1,6 @@
-"""What an objective is: a pure function of (model, params, anchor, batch), and what it asks of the plan."""
+"""What an objective is: a pure function of (model, params, anchor, batch), and what it asks of the
+plan.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,7 +20,8 @@ MeansPer = Literal["batch", "sample"]
 
 @dataclass(frozen=True)
 class Needs:
-    """What a batch must hold beside samples: received means, partners to mix with, a ratio drawn from Beta(alpha, alpha).
+    """What a batch must hold beside samples: received means, partners to mix with, a ratio drawn
+    from Beta(alpha, alpha).
 
     `layer` is where means are taken: 0 for inputs, k for hidden states after k layers.
     """
@@ -46,18 +49,27 @@ class Needs:
         for field in fields(self):
             a, b = getattr(self, field.name), getattr(other, field.name)
             if a and b and a != b:
-                raise BadInput(f"these objectives cannot be added: one needs {field.name}={a!r}, the other {b!r}")
+                raise BadInput(
+                    f"these objectives cannot be added: one needs {field.name}={a!r}, the other "
+                    f"{b!r}"
+                )
             merged[field.name] = a or b
         if self.mixes and other.mixes and self.layer != other.layer:
-            raise BadInput(f"these objectives cannot be added: one mixes at layer {self.layer}, the other at {other.layer}")
+            raise BadInput(
+                f"these objectives cannot be added: one mixes at layer {self.layer}, the other at "
+                f"{other.layer}"
+            )
         return Needs(**merged)
 
 
 class Objective(ABC):
-    """Base of all objectives. Subclass it, write `__call__`, and state `needs` if it uses more of the batch than x and y.
+    """Base of all objectives.
 
-    `objective(model, params, anchor, batch)` is the scalar that one local step descends: `params` are the client's weights,
-    `anchor` those the round began with. It draws nothing, stores nothing and does not know which engine calls it.
+    Subclass it, write `__call__`, and state `needs` if it uses more of the batch than x and y.
+
+    `objective(model, params, anchor, batch)` is the scalar that one local step descends: `params`
+    are the client's weights, `anchor` those the round began with. It draws nothing, stores nothing
+    and does not know which engine calls it.
     """
 
     @property
@@ -92,9 +104,13 @@ class Sum(Objective):
 
     def __post_init__(self) -> None:
         for name, term in vars(self).items():
-            instance(name, term, Objective, "add Objectives, such as FedMix(lam=0.1) + Proximal(mu=0.1)")
+            instance(
+                name, term, Objective, "add Objectives, such as FedMix(lam=0.1) + Proximal(mu=0.1)"
+            )
         if len(self.first.phases()) > 1 and len(self.second.phases()) > 1:
-            raise BadInput("two objectives of several phases each cannot be added; use one Hidden(...)")
+            raise BadInput(
+                "two objectives of several phases each cannot be added; use one Hidden(...)"
+            )
         _ = self.needs
 
     @property
@@ -129,7 +145,9 @@ def batch_mean(per_sample: Tensor, mask: Tensor) -> Tensor:
 def ratio(who: str, lam: float) -> None:
     """Refuse a mixing ratio that is none."""
     if not 0 <= number(f"{who}: lam", lam) <= 1:
-        raise BadInput(f"{who}: lam={lam} is outside [0, 1]; small values such as 0.05 to 0.2 are usual")
+        raise BadInput(
+            f"{who}: lam={lam} is outside [0, 1]; small values such as 0.05 to 0.2 are usual"
+        )
 
 
 def beta(who: str, alpha: float) -> None:

@@ -1,4 +1,6 @@
-"""FedMix: global mixup by a first-order expansion that needs only means (the paper's Proposition 1 and Algorithm 2)."""
+"""FedMix: global mixup by a first-order expansion that needs only means (the paper's Proposition 1
+and Algorithm 2).
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,10 +19,12 @@ from fedmix.objectives.base import MeansPer, Needs, Objective, batch_mean, ratio
 class FedMix(Objective):
     """ℓ1 + ℓ2 + ℓ3 = (1−λ)·ℓ(f(x'), y) + λ·ℓ(f(x'), ȳ) + λ·∂ℓ(f(x'), y)/∂x · x̄, at x' = (1−λ)x.
 
-    ℓ3 is the mean over samples of each sample's own directional derivative along x̄, by forward mode. `scale="algorithm"` takes
-    Algorithm 2's literal λ·∂ℓ1/∂x, which is (1−λ) times Proposition 1's. `expand="logits"` puts the expansion into the logits,
-    z = f(x') + λ·∂f/∂x·x̄, and keeps the loss exact, (1−λ)·ℓ(z, y) + λ·ℓ(z, ȳ): the same to O(λ²), but bounded below.
-    `third` multiplies the derivative, to learn what it is worth: 0 leaves it out, 1/B is the size that averaging it twice gives.
+    ℓ3 is the mean over samples of each sample's own directional derivative along x̄, by forward
+    mode. `scale="algorithm"` takes Algorithm 2's literal λ·∂ℓ1/∂x, which is (1−λ) times Proposition
+    1's. `expand="logits"` puts the expansion into the logits, z = f(x') + λ·∂f/∂x·x̄, and keeps the
+    loss exact, (1−λ)·ℓ(z, y) + λ·ℓ(z, ȳ): the same to O(λ²), but bounded below. `third` multiplies
+    the derivative, to learn what it is worth: 0 leaves it out, 1/B is the size that averaging it
+    twice gives.
     """
 
     lam: float
@@ -37,7 +41,10 @@ class FedMix(Objective):
         if not 0 <= number("FedMix: third", self.third) < float("inf"):
             raise BadInput(f"FedMix: third={self.third} multiplies ℓ3; it must be 0 or more")
         if self.scale == "algorithm" and self.expand == "logits":
-            raise BadInput("FedMix: scale='algorithm' speaks of the loss expansion; with expand='logits' leave scale out")
+            raise BadInput(
+                "FedMix: scale='algorithm' speaks of the loss expansion; with expand='logits' "
+                "leave scale out"
+            )
 
     @property
     def needs(self) -> Needs:

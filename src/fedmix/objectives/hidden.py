@@ -14,21 +14,33 @@ from fedmix.objectives.supervised import Supervised
 
 @dataclass(frozen=True)
 class Hidden(Objective):
-    """`objective` on hidden states after `layer` layers, updating only the layers after them; then a plain step on everything.
+    """`objective` on hidden states after `layer` layers, updating only the layers after them; then
+    a plain step on everything.
 
-    Means of hidden states are computed with the round's global weights and sent every round. The encoder cannot follow the
-    mixed loss, since others' hidden states came from weights that no longer exist; the plain step trains it.
+    Means of hidden states are computed with the round's global weights and sent every round. The
+    encoder cannot follow the mixed loss, since others' hidden states came from weights that no
+    longer exist; the plain step trains it.
     """
 
     objective: Objective
     layer: int
 
     def __post_init__(self) -> None:
-        instance("objective", self.objective, Objective, "give Hidden an Objective, such as FedMix(lam=0.1)")
+        instance(
+            "objective",
+            self.objective,
+            Objective,
+            "give Hidden an Objective, such as FedMix(lam=0.1)",
+        )
         if not is_whole(self.layer):
-            raise BadInput(f"Hidden: layer={shown(self.layer)}; hidden states exist after layer 1 or later, a whole number")
+            raise BadInput(
+                f"Hidden: layer={shown(self.layer)}; hidden states exist after layer 1 or later, a "
+                "whole number"
+            )
         if len(self.objective.phases()) > 1:
-            raise BadInput("Hidden: its objective must be a single step; do not nest Hidden in Hidden")
+            raise BadInput(
+                "Hidden: its objective must be a single step; do not nest Hidden in Hidden"
+            )
 
     @property
     def needs(self) -> Needs:

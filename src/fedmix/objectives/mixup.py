@@ -1,4 +1,6 @@
-"""Mixup (Zhang et al. 2018) with raw samples: inside a client (LocalMix) or across all of them (GlobalMix)."""
+"""Mixup (Zhang et al. 2018) with raw samples: inside a client (LocalMix) or across all of them
+(GlobalMix).
+"""
 
 from dataclasses import dataclass
 
@@ -10,7 +12,14 @@ from fedmix.models.functional import Model
 from fedmix.objectives.base import Needs, Objective, batch_mean, beta, ratio
 
 
-def mixed_loss(model: Model, params: Params, batch: Batch, other_x: Tensor, other_y: Tensor, lam: Tensor | float) -> Tensor:
+def mixed_loss(
+    model: Model,
+    params: Params,
+    batch: Batch,
+    other_x: Tensor,
+    other_y: Tensor,
+    lam: Tensor | float,
+) -> Tensor:
     """(1−λ)·ℓ(f(x̃), y) + λ·ℓ(f(x̃), y') at x̃ = (1−λ)x + λx'."""
     outputs = model(params, (1 - lam) * batch.x + lam * other_x, batch.key)
     own, other = model.loss(outputs, batch.y), model.loss(outputs, other_y)
@@ -25,8 +34,15 @@ class _RawMix(Objective):
     def __post_init__(self) -> None:
         name = type(self).__name__
         if (self.alpha is None) == (self.lam is None):
-            both = "; objective.alpha=none (alpha=None in Python) takes the drawn one away" if self.lam is not None else ""
-            raise BadInput(f"{name}: give either alpha (λ drawn from Beta(alpha, alpha) per batch) or a fixed lam{both}")
+            both = (
+                "; objective.alpha=none (alpha=None in Python) takes the drawn one away"
+                if self.lam is not None
+                else ""
+            )
+            raise BadInput(
+                f"{name}: give either alpha (λ drawn from Beta(alpha, alpha) per batch) or a fixed "
+                f"lam{both}"
+            )
         if self.alpha is not None:
             beta(name, self.alpha)
         if self.lam is not None:
@@ -41,7 +57,9 @@ class _RawMix(Objective):
 
 @dataclass(frozen=True)
 class LocalMix(_RawMix):
-    """Mixup of a client's samples with random samples of its own, λ fixed or drawn from Beta(α, α) for each batch."""
+    """Mixup of a client's samples with random samples of its own, λ fixed or drawn from Beta(α, α)
+    for each batch.
+    """
 
     @property
     def needs(self) -> Needs:
@@ -50,7 +68,10 @@ class LocalMix(_RawMix):
 
 @dataclass(frozen=True)
 class GlobalMix(_RawMix):
-    """Mixup with random raw samples of all clients: what FedMix approximates. It breaks privacy and serves as an upper bound."""
+    """Mixup with random raw samples of all clients: what FedMix approximates.
+
+    It breaks privacy and serves as an upper bound.
+    """
 
     @property
     def needs(self) -> Needs:

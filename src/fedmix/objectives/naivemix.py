@@ -13,7 +13,9 @@ from fedmix.objectives.mixup import mixed_loss
 
 @dataclass(frozen=True)
 class NaiveMix(Objective):
-    """(1−λ)·ℓ(f((1−λ)x + λx̄), y) + λ·ℓ(f((1−λ)x + λx̄), ȳ), one mean (x̄, ȳ) per batch or per sample."""
+    """(1−λ)·ℓ(f((1−λ)x + λx̄), y) + λ·ℓ(f((1−λ)x + λx̄), ȳ), one mean (x̄, ȳ) per batch or per
+    sample.
+    """
 
     lam: float
     per: MeansPer = "batch"

@@ -19,7 +19,8 @@ class Proximal(Objective):
 
     >>> from fedmix import FedMix
     >>> FedMix(lam=0.05) + Proximal(mu=0.1)
-    Sum(first=FedMix(lam=0.05, scale='proposition', expand='loss', per='batch', third=1.0), second=Proximal(mu=0.1))
+    Sum(first=FedMix(lam=0.05, scale='proposition', expand='loss', per='batch', third=1.0),
+    second=Proximal(mu=0.1))
     """
 
     mu: float

@@ -1,4 +1,5 @@
-"""The paper's tables and figures, each with the paper's own numbers beside the experiments that give ours.
+"""The paper's tables and figures, each with the paper's own numbers beside the experiments that
+give ours.
 
 >>> TABLES["epochs"].number("fedmix", "5"), TABLES["epochs"].experiment("fedmix", "5").training.epochs
 (83.0, 5)

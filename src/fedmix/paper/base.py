@@ -1,4 +1,6 @@
-"""A table of the paper as a value: rows and columns that each fix a part of an experiment, and the paper's numbers."""
+"""A table of the paper as a value: rows and columns that each fix a part of an experiment, and the
+paper's numbers.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,12 +29,18 @@ TITLES = {
     "hidden-naivemix": "NaiveMix, hidden states (k = 2)",
     "hidden-fedmix": "FedMix, hidden states (k = 2)",
 }
-PAIRS = (("fedmix", "fedavg"), ("fedmix", "naivemix"), ("fedmix-logits", "fedavg"), ("fedmix-logits", "naivemix"))
+PAIRS = (
+    ("fedmix", "fedavg"),
+    ("fedmix", "naivemix"),
+    ("fedmix-logits", "fedavg"),
+    ("fedmix-logits", "naivemix"),
+)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A row or a column: its name on the command line, its title, and what it fixes of the experiment and the measurement.
+    """A row or a column: its name on the command line, its title, and what it fixes of the
+    experiment and the measurement.
 
     An `extra` row is not the paper's, and is run only where it is asked for by name.
     """
@@ -48,10 +56,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Table:
-    """A table or figure of the paper. `paper` holds its numbers by row, one for each column, None where it prints none.
+    """A table or figure of the paper.
 
-    What neither row nor column fixes is `preset`, `algorithm`, `settings` and `metric`. `source` is the paper's label. `pairs`
-    are the rows whose difference is tested. `after` is called for every finished run, where a number needs more than its metrics.
+    `paper` holds its numbers by row, one for each column, None where it prints none.
+
+    What neither row nor column fixes is `preset`, `algorithm`, `settings` and `metric`. `source` is
+    the paper's label. `pairs` are the rows whose difference is tested. `after` is called for every
+    finished run, where a number needs more than its metrics.
     """
 
     name: str
@@ -70,13 +81,25 @@ class Table:
 
     def experiment(self, row: str, column: str, seed: int = 0) -> Experiment:
         """The experiment behind a pair of row and column."""
-        r, c = (next(p for p in parts if p.name == name) for parts, name in ((self.rows, row), (self.columns, column)))
-        base = experiment(r.preset or c.preset or self.preset, r.algorithm or c.algorithm or self.algorithm, seed=seed)
+        r, c = (
+            next(p for p in parts if p.name == name)
+            for parts, name in ((self.rows, row), (self.columns, column))
+        )
+        base = experiment(
+            r.preset or c.preset or self.preset,
+            r.algorithm or c.algorithm or self.algorithm,
+            seed=seed,
+        )
         return base.with_settings({**self.settings, **c.settings, **r.settings})
 
     def experiments(self, seed: int = 0) -> Iterator[Experiment]:
         """Every experiment of the table, each once."""
-        found = {e.id: e for r in self.rows for c in self.columns for e in [self.experiment(r.name, c.name, seed)]}
+        found = {
+            e.id: e
+            for r in self.rows
+            for c in self.columns
+            for e in [self.experiment(r.name, c.name, seed)]
+        }
         yield from found.values()
 
     def number(self, row: str, column: str) -> float | None:
@@ -94,11 +117,15 @@ class Table:
         return {path for part in (*self.rows, *self.columns) for path in part.settings}
 
     def select(self, rows: str | None, columns: str | None) -> "Table":
-        """The table with some rows and columns only, given by names split by commas; a column also by its data set."""
+        """The table with some rows and columns only, given by names split by commas; a column also
+        by its data set.
+        """
         kept = _chosen(self, "row", [r for r in self.rows if rows is not None or not r.extra], rows)
         across = _chosen(self, "column", list(self.columns), columns)
         at = [self.columns.index(c) for c in across]
-        numbers = {r.name: tuple(self.paper[r.name][i] for i in at) for r in kept if r.name in self.paper}
+        numbers = {
+            r.name: tuple(self.paper[r.name][i] for i in at) for r in kept if r.name in self.paper
+        }
         return replace(self, rows=kept, columns=across, paper=numbers)
 
 
@@ -116,15 +143,22 @@ def _chosen(table: Table, what: str, parts: list[Part], names: str | None) -> tu
 
 
 def algorithms(*names: str) -> tuple[Part, ...]:
-    """A part for each algorithm; beside the paper's FedMix, as an extra, the form that expands the logits."""
+    """A part for each algorithm; beside the paper's FedMix, as an extra, the form that expands the
+    logits.
+    """
     beside = ("fedmix-logits",) if "fedmix" in names else ()
-    return tuple(Part(name, TITLES[name], algorithm=name, extra=name in beside) for name in (*names, *beside))
+    return tuple(
+        Part(name, TITLES[name], algorithm=name, extra=name in beside) for name in (*names, *beside)
+    )
 
 
 def sweep(title: str, path: str, *values: Any, **fixed: Any) -> tuple[Part, ...]:
-    """A part for each value of a setting; `title` has a place for the value, `fixed` goes to each part.
+    """A part for each value of a setting; `title` has a place for the value, `fixed` goes to each
+    part.
 
     >>> [(part.name, part.title, part.settings) for part in sweep("E = {}", "training.epochs", 1, 2)]
     [('1', 'E = 1', {'training.epochs': 1}), ('2', 'E = 2', {'training.epochs': 2})]
     """
-    return tuple(Part(str(value), title.format(value), settings={path: value}, **fixed) for value in values)
+    return tuple(
+        Part(str(value), title.format(value), settings={path: value}, **fixed) for value in values
+    )

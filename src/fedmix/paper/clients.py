@@ -24,5 +24,8 @@ TABLE = Table(
     rows=algorithms(*NUMBERS),
     columns=(clients(20, 5), clients(40, 10), Part("60", "N = 60")),
     paper=NUMBERS,
-    notes=("K is a quarter of N throughout. N = 60 is the main setting, with all 50,000 images: 833 or 834 a client.",),
+    notes=(
+        "K is a quarter of N throughout. N = 60 is the main setting, with all 50,000 images: 833 "
+        "or 834 a client.",
+    ),
 )

@@ -1,4 +1,6 @@
-"""Ours beside the paper's: a number or a fate for each cell, whether the order agrees, and tests of the differences."""
+"""Ours beside the paper's: a number or a fate for each cell, whether the order agrees, and tests of
+the differences.
+"""
 
 import itertools
 import math
@@ -21,14 +23,18 @@ from fedmix.report.metrics import Array
 from fedmix.report.results import Spread
 
 FEMNIST = (
-    "FEMNIST: this project's documented numbers come from 328 complete LEAF writers, a biased part: they have 42 to 356 images "
-    "(mean 165; all of LEAF: 227), writers with about 300 to 400 are missing, and 71 % are digits (all of EMNIST: about 50 %)."
+    "FEMNIST: this project's documented numbers come from 328 complete LEAF writers, a biased "
+    "part: they have 42 to 356 images "
+    "(mean 165; all of LEAF: 227), writers with about 300 to 400 are missing, and 71 % are digits "
+    "(all of EMNIST: about 50 %)."
 )
 
 
 @dataclass(frozen=True)
 class Result:
-    """One seed: a number (nan if not measured or not run, infinite if never reached), or how it was lost."""
+    """One seed: a number (nan if not measured or not run, infinite if never reached), or how it was
+    lost.
+    """
 
     seed: int
     value: float
@@ -52,7 +58,9 @@ class Cell:
 
     @property
     def standing(self) -> float:
-        """What the order goes by: the mean, or the worst there is if a seed was lost or never got there; nan if nothing ran."""
+        """What the order goes by: the mean, or the worst there is if a seed was lost or never got
+        there; nan if nothing ran.
+        """
         if any(r.fate or math.isinf(r.value) for r in self.results):
             return self.metric.worst
         return math.nan if self.spread.mean is None else self.spread.mean
@@ -65,7 +73,9 @@ class Cell:
         told = [(fate, count) for fate, count in others.items() if count]
         counted = "; ".join(f"{count} {fate}" for fate, count in told)
         if known:
-            return self.spread.text(decimals=self.metric.decimals) + (f" ({counted})" if told else "")
+            return self.spread.text(decimals=self.metric.decimals) + (
+                f" ({counted})" if told else ""
+            )
         [(fate, _), *more] = told
         return counted if more else "–" if fate == "not run" else fate
 
@@ -76,7 +86,9 @@ class Cell:
             rounds = [r.fate.round for r in self.results if r.fate and r.fate.word == word]
             each = sorted(set(rounds))
             if rounds:
-                told[f"{word} in round{'s' if len(each) > 1 else ''} {', '.join(map(str, each))}"] = len(rounds)
+                told[
+                    f"{word} in round{'s' if len(each) > 1 else ''} {', '.join(map(str, each))}"
+                ] = len(rounds)
         return told
 
     def paper_text(self) -> str:
@@ -86,11 +98,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two rows in a column over the seeds that both have, and a paired t-test of it where there are two.
+    """The difference of two rows in a column over the seeds that both have, and a paired t-test of
+    it where there are two.
 
-    Paired, since a seed gives all algorithms the same clients, initial weights, chosen clients and batches: what a seed does to
-    both cancels, which Welch's test would count as noise. With n seeds there are n - 1 degrees of freedom. Several tests side by
-    side are not corrected for their number.
+    Paired, since a seed gives all algorithms the same clients, initial weights, chosen clients and
+    batches: what a seed does to both cancels, which Welch's test would count as noise. With n seeds
+    there are n - 1 degrees of freedom. Several tests side by side are not corrected for their
+    number.
     """
 
     first: Cell
@@ -100,7 +114,9 @@ class Difference:
     def differences(self) -> list[float]:
         """First less second, by seed."""
         pairs = zip(self.first.results, self.second.results, strict=True)
-        return [a.value - b.value for a, b in pairs if math.isfinite(a.value) and math.isfinite(b.value)]
+        return [
+            a.value - b.value for a, b in pairs if math.isfinite(a.value) and math.isfinite(b.value)
+        ]
 
     def test(self) -> tuple[float, float, float] | None:
         """The 95 % interval of the mean difference, and p; None where there is no test."""
@@ -125,7 +141,11 @@ class Difference:
             low, high, p = tested
             how = f"95 % interval {low:+.1f} to {high:+.1f}, paired t-test over {len(values)} seeds, p = {p:.2g}"
         else:
-            how = "one seed: no test" if len(values) == 1 else f"the same in all {len(values)} seeds: no test"
+            how = (
+                "one seed: no test"
+                if len(values) == 1
+                else f"the same in all {len(values)} seeds: no test"
+            )
         return f"{mean} ({how}{theirs})"
 
 
@@ -133,8 +153,9 @@ class Difference:
 class Comparison:
     """A study's cells by row, in the order of its columns.
 
-    `clients` are the sizes of a natural data set's clients, by seed; `guessing` the runs that ended without having learned;
-    `lost` how those ended that give no number, by run. `absent` says so where nothing has run.
+    `clients` are the sizes of a natural data set's clients, by seed; `guessing` the runs that ended
+    without having learned; `lost` how those ended that give no number, by run. `absent` says so
+    where nothing has run.
     """
 
     study: Study
@@ -146,9 +167,15 @@ class Comparison:
     absent: str = ""
 
     def order(self, column: int) -> tuple[int, int]:
-        """Of the pairs of rows of one data set that the paper tells apart: how many are in its order, and how many we have."""
+        """Of the pairs of rows of one data set that the paper tells apart: how many are in its
+        order, and how many we have.
+        """
         column_cells = [row[column] for row in self.cells]
-        told = [(c.row.preset, c.paper, c.standing) for c in column_cells if c.paper is not None and not math.isnan(c.standing)]
+        told = [
+            (c.row.preset, c.paper, c.standing)
+            for c in column_cells
+            if c.paper is not None and not math.isnan(c.standing)
+        ]
         pairs = [
             (ours_a, ours_b)
             for (data_a, a, ours_a), (data_b, b, ours_b) in itertools.permutations(told, 2)
@@ -168,22 +195,34 @@ class Comparison:
         ]
 
     def notes(self) -> list[str]:
-        """What has to be said with the numbers: of the table, the data, and runs that never learned, were lost or are missing."""
+        """What has to be said with the numbers: of the table, the data, and runs that never
+        learned, were lost or are missing.
+        """
         said = list(self.study.table.notes)
         if (apart := self._rounds_between_tests()) > 1:
             said.append(
-                f"Rounds to the target are exact to {apart} where tests are {apart} rounds apart; evaluate_every=1 tests each."
+                f"Rounds to the target are exact to {apart} where tests are {apart} rounds apart; "
+                "evaluate_every=1 tests each."
             )
         for name, sizes in self.clients:
             number, each = len(sizes[0]), np.concatenate(sizes)
             drawn = f", drawn anew by each of {len(sizes)} seeds," if len(sizes) > 1 else ""
             few, many, mean = each.min(), each.max(), each.mean()
-            said.append(f"{name}: {number} clients{drawn} with {few:.0f} to {many:.0f} training samples (mean {mean:.0f}).")
+            said.append(
+                f"{name}: {number} clients{drawn} with {few:.0f} to {many:.0f} training samples "
+                f"(mean {mean:.0f})."
+            )
         if self.uses("femnist"):
             said.append(FEMNIST)
         if self.guessing:
-            said.append(f"Hardly better than a guess, as 'warning' in their summary.json says: {', '.join(self.guessing)}.")
-        said += [f"{run} {fate.word} in round {fate.round}: {fate.reason}." for run, fate in self.lost.items()]
+            said.append(
+                "Hardly better than a guess, as 'warning' in their summary.json says: "
+                f"{', '.join(self.guessing)}."
+            )
+        said += [
+            f"{run} {fate.word} in round {fate.round}: {fate.reason}."
+            for run, fate in self.lost.items()
+        ]
         if self.absent:
             said.append(f"There is {self.absent}.")
         return said
@@ -192,12 +231,22 @@ class Comparison:
         """The most, in cells that count rounds."""
         counted = [c for row in self.cells for c in row if c.metric == ROUNDS]
         seed, *_ = self.study.seeds
-        return max((self.study.experiment(c.row.name, c.column.name, seed).evaluate_every for c in counted), default=1)
+        return max(
+            (
+                self.study.experiment(c.row.name, c.column.name, seed).evaluate_every
+                for c in counted
+            ),
+            default=1,
+        )
 
     def uses(self, data: str) -> bool:
         """Whether a cell is about that data set."""
         table = self.study.table
-        return any((c.row.preset or c.column.preset or table.preset) == data for row in self.cells for c in row)
+        return any(
+            (c.row.preset or c.column.preset or table.preset) == data
+            for row in self.cells
+            for c in row
+        )
 
 
 def _ran(result: Result) -> bool:
@@ -213,7 +262,9 @@ def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
         if experiment.id not in seen:
             seen[experiment.id] = outcome(experiment, out)
         found = seen[experiment.id]
-        return Result(seed, metric.of(found.record, protocol) if found.record else math.nan, found.fate)
+        return Result(
+            seed, metric.of(found.record, protocol) if found.record else math.nan, found.fate
+        )
 
     table = study.table
 
@@ -226,11 +277,15 @@ def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
     guessing = tuple(name for name, found in seen.items() if found.guesses)
     lost = {name: found.fate for name, found in seen.items() if found.fate}
     absent = "" if any(found.known for found in seen.values()) else _absent(study, out)
-    return Comparison(study, protocol, cells, _natural_clients(list(seen.values())), guessing, lost, absent)
+    return Comparison(
+        study, protocol, cells, _natural_clients(list(seen.values())), guessing, lost, absent
+    )
 
 
 def _absent(study: Study, out: Path) -> str:
-    """What is missing where none of a study's runs is in a folder, and on which device they did run."""
+    """What is missing where none of a study's runs is in a folder, and on which device they did
+    run.
+    """
     experiments = study.experiments()
     for device in sorted(_devices(out)):
         if any(outcome(e.with_settings({"engine.device": device}), out).known for e in experiments):
@@ -248,7 +303,9 @@ def _devices(out: Path) -> set[str]:
 
 
 def _natural_clients(outcomes: Sequence[Outcome]) -> tuple[tuple[str, list[Array]], ...]:
-    """The sizes of the clients of data that come with their owners, by seed: whose data it is depends on the files at hand."""
+    """The sizes of the clients of data that come with their owners, by seed: whose data it is
+    depends on the files at hand.
+    """
     found: dict[str, dict[str, Array]] = {}
     for one in outcomes:
         name = one.record.settings["data.name"] if one.record else ""

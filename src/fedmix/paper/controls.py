@@ -18,6 +18,14 @@ TABLE = Table(
     rows=algorithms(*NUMBERS),
     columns=main.COLUMNS,
     paper=NUMBERS,
-    pairs=(("naivemix", "randommix"), ("naivemix", "localmeans"), ("fedmix", "randommix"), ("fedmix", "localmeans")),
-    notes=("Noise is standard normal after normalisation, with uniform labels; the paper does not say what its noise was.",),
+    pairs=(
+        ("naivemix", "randommix"),
+        ("naivemix", "localmeans"),
+        ("fedmix", "randommix"),
+        ("fedmix", "localmeans"),
+    ),
+    notes=(
+        "Noise is standard normal after normalisation, with uniform labels; the paper does not "
+        "say what its noise was.",
+    ),
 )

@@ -1,4 +1,6 @@
-"""Time to 70 % and memory of a client (the paper's appendix on computation cost, sec:cost: in its text, not in a table)."""
+"""Time to 70 % and memory of a client (the paper's appendix on computation cost, sec:cost: in its
+text, not in a table).
+"""
 
 import json
 import math
@@ -13,18 +15,26 @@ from fedmix.report.load import RunRecord
 from fedmix.runs.run import Run
 
 FILE = "memory.json"
-NUMBERS: dict[str, tuple[float | None, ...]] = {"fedavg": (1.95, 46.0), "localmix": (None, 94.0), "fedmix": (1.94, 98.0)}
+NUMBERS: dict[str, tuple[float | None, ...]] = {
+    "fedavg": (1.95, 46.0),
+    "localmix": (None, 94.0),
+    "fedmix": (1.94, 98.0),
+}
 
 
 def save_memory(run: Run, root: Path | None) -> None:
-    """Train a round one client after another, and keep the most memory that took, beyond what lay on the GPU before."""
+    """Train a round one client after another, and keep the most memory that took, beyond what lay
+    on the GPU before.
+    """
     path = run.folder / FILE
     if path.is_file() or not run.experiment.engine.device.startswith("cuda"):
         return
     federation = run.experiment.with_settings({"engine.name": "sequential"}).federation(root)
     torch.cuda.reset_peak_memory_stats(federation.device)
     before = torch.cuda.memory_allocated(federation.device)
-    next(federation.run(2, evaluate_every=2))  # the first of two rounds is not tested, for a test takes large batches
+    next(
+        federation.run(2, evaluate_every=2)
+    )  # the first of two rounds is not tested, for a test takes large batches
     peak = torch.cuda.max_memory_allocated(federation.device)
     write(path, (json.dumps({"bytes": peak - before}) + "\n").encode())
 
@@ -44,13 +54,19 @@ TABLE = Table(
     rows=algorithms(*NUMBERS),
     columns=(
         Part("hours", "hours to 70 %", metric=HOURS),
-        Part("memory", "GPU memory, MB", metric=Metric("GPU memory, MB", _memory, more_is_better=False, decimals=0)),
+        Part(
+            "memory",
+            "GPU memory, MB",
+            metric=Metric("GPU memory, MB", _memory, more_is_better=False, decimals=0),
+        ),
     ),
     paper=NUMBERS,
     pairs=(),
     notes=(
-        "Hours are of this machine and engine, testing included: compare their ratio, not their size.",
-        "Memory is the peak of one client at a time, over what lay on the GPU before (data and global weights); none on a CPU.",
+        "Hours are of this machine and engine, testing included: compare their ratio, not their "
+        "size.",
+        "Memory is the peak of one client at a time, over what lay on the GPU before (data and "
+        "global weights); none on a CPU.",
     ),
     after=save_memory,
 )

@@ -11,7 +11,11 @@ TABLE = Table(
     source="tab:threshold and the table of λ beside it",
     rows=sweep("λ = {}", "objective.lam", *LAMBDAS),
     columns=sweep("cut-off {}", "exchange.cutoff", 1, 100, 150, 200),
-    paper={"0.05": (82.8, 83.3, None, None), "0.1": (82.8, None, 83.1, None), "0.2": (83.0, None, None, 82.9)},
+    paper={
+        "0.05": (82.8, 83.3, None, None),
+        "0.1": (82.8, None, 83.1, None),
+        "0.2": (83.0, None, None, 82.9),
+    },
     preset="femnist",
     settings=SETTINGS,
     pairs=(),

@@ -10,21 +10,35 @@ from fedmix.bench.measure import wait
 from fedmix.experiment.presets import PRESETS
 from fedmix.experiment.spec import Experiment
 
-STEPS, ROUNDS, ON_A_CPU = 2, 3, 4  # steps a round, rounds that are timed, and clients that a CPU takes at once
+STEPS, ROUNDS, ON_A_CPU = (
+    2,
+    3,
+    4,
+)  # steps a round, rounds that are timed, and clients that a CPU takes at once
 HOW = (
-    "Estimated: the local steps of all runs, each as long as one measured here just now on random data ({device}, not compiled; "
+    "Estimated: the local steps of all runs, each as long as one measured here just now on random "
+    "data ({device}, not compiled; "
     "on a GPU runs are compiled and take less than half). Testing is left out."
 )
-# Training samples of all clients; FEMNIST's and Shakespeare's are LEAF's means (226.8 and 3,743.3), less what is held out.
+# Training samples of all clients; FEMNIST's and Shakespeare's are LEAF's means (226.8 and 3,743.3),
+# less what is held out.
 SAMPLES: dict[str, Callable[[Any], float]] = {
     **dict.fromkeys(
         ("cifar10", "cifar100"),
-        lambda data: (data.clients * data.samples_per_client if data.samples_per_client else 50_000) * data.local_share,
+        lambda data: (
+            (data.clients * data.samples_per_client if data.samples_per_client else 50_000)
+            * data.local_share
+        ),
     ),
     "femnist": lambda data: 226.8 * (1 - data.test_share) * data.local_share * data.clients,
     "shakespeare": lambda data: 3743.3 * data.train_share * data.clients,
 }
-MEASURED = {"cifar10": "vgg", "cifar100": "vgg", "femnist": "lenet", "shakespeare": "charlstm"}  # by the bench's workload
+MEASURED = {
+    "cifar10": "vgg",
+    "cifar100": "vgg",
+    "femnist": "lenet",
+    "shakespeare": "charlstm",
+}  # by the bench's workload
 
 
 def client_steps(experiment: Experiment) -> float:
@@ -36,17 +50,23 @@ def client_steps(experiment: Experiment) -> float:
 
 
 def seconds(experiments: Iterable[Experiment], step: Callable[[str, bool], float]) -> float:
-    """How long they take together, where `step(data set, whether FedMix)` is that of one client's local step."""
+    """How long they take together, where `step(data set, whether FedMix)` is that of one client's
+    local step.
+    """
     total = 0.0
     for experiment in experiments:
         name, spec = experiment.data.name, experiment.objective
-        each = step(name, spec.name == "fedmix") + (step(name, False) if spec.layer else 0.0)  # hidden states take a second step
+        each = step(name, spec.name == "fedmix") + (
+            step(name, False) if spec.layer else 0.0
+        )  # hidden states take a second step
         total += client_steps(experiment) * each
     return total
 
 
 def measure(name: str, fedmix: bool, device: str) -> float:
-    """Seconds of one client's local step where several step at once; the least of some rounds, since others may be at work."""
+    """Seconds of one client's local step where several step at once; the least of some rounds,
+    since others may be at work.
+    """
     clients = ON_A_CPU if device == "cpu" else PRESETS[name].clients_per_round
     algorithm, size = "fedmix" if fedmix else "fedavg", Size(clients, steps=STEPS)
     built = federation(WORKLOADS[MEASURED[name]], algorithm, "vectorised", size, device)
@@ -66,4 +86,10 @@ def duration(seconds: float) -> str:
     minutes, hours, days = (seconds / size for size in (60, 3600, 86400))
     if minutes < 1.5:
         return "1 minute"
-    return f"{minutes:.0f} minutes" if hours < 2 else f"{hours:.0f} hours" if days < 2 else f"{days:.1f} days"
+    return (
+        f"{minutes:.0f} minutes"
+        if hours < 2
+        else f"{hours:.0f} hours"
+        if days < 2
+        else f"{days:.1f} days"
+    )

@@ -1,4 +1,6 @@
-"""Accuracy of the global model on each client's own test samples, by client size (the paper's tab:lambda_sensitivity)."""
+"""Accuracy of the global model on each client's own test samples, by client size (the paper's
+tab:lambda_sensitivity).
+"""
 
 import json
 import math
@@ -15,7 +17,11 @@ from fedmix.runs.run import Run
 from fedmix.training.evaluation import ClientScores
 
 FILE = "client_scores.json"
-BINS = (("small", "n < 100", 0, 99), ("medium", "100 ≤ n ≤ 199", 100, 199), ("large", "n > 199", 200, 2**62))
+BINS = (
+    ("small", "n < 100", 0, 99),
+    ("medium", "100 ≤ n ≤ 199", 100, 199),
+    ("large", "n > 199", 200, 2**62),
+)
 
 
 def save_scores(run: Run, root: Path | None) -> None:
@@ -36,7 +42,9 @@ def _within(least: int, most: int, which: int) -> Metric:
             return math.nan
         with taken_from(path):
             said = read_json(path)
-            scores = ClientScores(np.array(said["samples"], np.int64), np.array(said["scores"], np.float64))
+            scores = ClientScores(
+                np.array(said["samples"], np.int64), np.array(said["scores"], np.float64)
+            )
             return 100 * scores.between(least, most)[which]
 
     return Metric(("mean of local accuracy, %", "deviation of local accuracy, %")[which], of)

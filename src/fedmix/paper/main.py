@@ -1,9 +1,12 @@
-"""The main comparison (the paper's tab:main, and the curves of fig:main): nine algorithms on three data sets."""
+"""The main comparison (the paper's tab:main, and the curves of fig:main): nine algorithms on three
+data sets.
+"""
 
 from fedmix.paper.base import PAIRS, Part, Table, algorithms
 from fedmix.paper.metrics import ROUNDS
 
-# Accuracy after 200, 500 and 500 rounds, and rounds to 80, 70 and 40 %: FEMNIST, CIFAR-10, CIFAR-100.
+# Accuracy after 200, 500 and 500 rounds, and rounds to 80, 70 and 40 %: FEMNIST, CIFAR-10,
+# CIFAR-100.
 NUMBERS = {
     "globalmix": (88.2, 8, 88.2, 85, 61.4, 54),
     "fedavg": (85.3, 26, 73.8, 283, 50.4, 101),
@@ -32,6 +35,9 @@ TABLE = Table(
     rows=algorithms(*NUMBERS),
     columns=COLUMNS,
     paper=NUMBERS,
-    notes=("Global Mixup and LocalMix draw λ from Beta(1, 1): the paper's fixed λ (table lambda) cannot give its 88.2.",),
+    notes=(
+        "Global Mixup and LocalMix draw λ from Beta(1, 1): the paper's fixed λ (table lambda) "
+        "cannot give its 88.2.",
+    ),
     pairs=(*PAIRS, ("fedmix+prox", "fedprox")),
 )

@@ -1,4 +1,7 @@
-"""How many samples M_k are averaged into one mean (the paper's fig:meansize). The HTML report shows the means themselves."""
+"""How many samples M_k are averaged into one mean (the paper's fig:meansize).
+
+The HTML report shows the means themselves.
+"""
 
 from typing import Any
 
@@ -13,7 +16,9 @@ NUMBERS = {
 
 
 def averaged(m: int) -> dict[str, Any]:
-    """Means of m samples; who has fewer than m sends nothing, for a smaller mean would give more away."""
+    """Means of m samples; who has fewer than m sends nothing, for a smaller mean would give more
+    away.
+    """
     return {"exchange.m": m, "exchange.cutoff": m}
 
 
@@ -26,8 +31,15 @@ TABLE = Table(
     name="mean-size",
     title="Test accuracy after the target round by M_k, the samples averaged into a mean",
     source="fig:meansize",
-    rows=tuple(_row(preset, algorithm) for preset in ("femnist", "cifar10") for algorithm in ("naivemix", "fedmix")),
-    columns=(*(Part(str(m), f"M = {m}", settings=averaged(m)) for m in (5, 10, 20, 50)), Part("all", "M = all")),
+    rows=tuple(
+        _row(preset, algorithm)
+        for preset in ("femnist", "cifar10")
+        for algorithm in ("naivemix", "fedmix")
+    ),
+    columns=(
+        *(Part(str(m), f"M = {m}", settings=averaged(m)) for m in (5, 10, 20, 50)),
+        Part("all", "M = all"),
+    ),
     paper=NUMBERS,
     pairs=(("femnist-fedmix", "femnist-naivemix"), ("cifar10-fedmix", "cifar10-naivemix")),
     notes=("Clients with fewer than M samples send no mean (only FEMNIST has such).",),

@@ -14,7 +14,9 @@ PROTOCOLS: tuple[Protocol, ...] = ("last", "best", "last-ten")
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a run, in the paper's unit: nan where it was not measured, infinite where it was never reached."""
+    """A number of a run, in the paper's unit: nan where it was not measured, infinite where it was
+    never reached.
+    """
 
     title: str
     of: Callable[[RunRecord, Protocol], float]
@@ -23,7 +25,13 @@ class Metric:
 
     def text(self, value: float) -> str:
         """A value as the paper prints it."""
-        return "–" if math.isnan(value) else f"{value:.{self.decimals}f}" if math.isfinite(value) else "never"
+        return (
+            "–"
+            if math.isnan(value)
+            else f"{value:.{self.decimals}f}"
+            if math.isfinite(value)
+            else "never"
+        )
 
     @property
     def worst(self) -> float:
@@ -42,7 +50,11 @@ def _rounds(run: RunRecord, _: Protocol) -> float:
 
 def _hours(run: RunRecord, protocol: Protocol) -> float:
     reached = _rounds(run, protocol)
-    return float(run.metrics["seconds"][run.metrics["round"] == reached][0]) / 3600 if math.isfinite(reached) else math.inf
+    return (
+        float(run.metrics["seconds"][run.metrics["round"] == reached][0]) / 3600
+        if math.isfinite(reached)
+        else math.inf
+    )
 
 
 ACCURACY = Metric("test accuracy, %", _accuracy)

@@ -25,7 +25,9 @@ class Fate(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The record of a finished run, and whether its model only guesses; or how a run was lost; or neither."""
+    """The record of a finished run, and whether its model only guesses; or how a run was lost; or
+    neither.
+    """
 
     record: RunRecord | None = None
     guesses: bool = False
@@ -38,7 +40,10 @@ class Outcome:
 
 
 def outcome(experiment: Experiment, out: Path) -> Outcome:
-    """What a run's folder says. A run that was lost once would be so again, so that counts as its result."""
+    """What a run's folder says.
+
+    A run that was lost once would be so again, so that counts as its result.
+    """
     run = Run(experiment, out / experiment.id)
     if (summary := run.summary) is not None and summary.get("rounds") == experiment.rounds:
         return Outcome(load(run.folder), guesses="warning" in summary)
@@ -46,7 +51,9 @@ def outcome(experiment: Experiment, out: Path) -> Outcome:
     if failure.is_file():
         with taken_from(failure):
             said = read_json(failure)
-            word: Literal["diverged", "collapsed"] = "collapsed" if said.get("kind") == "collapsed" else "diverged"
+            word: Literal["diverged", "collapsed"] = (
+                "collapsed" if said.get("kind") == "collapsed" else "diverged"
+            )
             return Outcome(fate=Fate(word, int(said["round"]), printable(said["reason"])))
     return Outcome()
 

@@ -23,5 +23,7 @@ TABLE = Table(
     rows=algorithms(*NUMBERS),
     columns=(share(0.1, 6), share(0.15, 9), share(0.25, 15), share(0.5, 30), share(1.0, 60)),
     paper=NUMBERS,
-    notes=("For FedMix at K/N = 0.25 the paper prints 80.5 here and 81.2 in all its other tables.",),
+    notes=(
+        "For FedMix at K/N = 0.25 the paper prints 80.5 here and 81.2 in all its other tables.",
+    ),
 )

@@ -1,7 +1,7 @@
 """Ours beside the paper's as charts: a PNG or SVG file, and the first section of the HTML report.
 
-Three and more columns that measure the same of the same data are a trend, drawn as lines in one chart; any other column has a
-chart of its own, with a point for each row.
+Three and more columns that measure the same of the same data are a trend, drawn as lines in one
+chart; any other column has a chart of its own, with a point for each row.
 """
 
 import math
@@ -33,14 +33,28 @@ def draw(comparison: Comparison, path: Path) -> None:
 
     drawn, rows = _charts(comparison), len(comparison.cells)
     trends = any(len(columns) > 1 for columns in drawn)
-    width, height = (7.5 * len(drawn), 3.8 + 0.1 * rows) if trends else (2.5 + 2.2 * len(drawn), 2.3 + 0.35 * rows)
+    width, height = (
+        (7.5 * len(drawn), 3.8 + 0.1 * rows)
+        if trends
+        else (2.5 + 2.2 * len(drawn), 2.3 + 0.35 * rows)
+    )
     figure = Figure(figsize=(width, height), layout="constrained")
-    for axes, columns in zip(figure.subplots(1, len(drawn), sharey=not trends, squeeze=False)[0], drawn, strict=True):
+    for axes, columns in zip(
+        figure.subplots(1, len(drawn), sharey=not trends, squeeze=False)[0], drawn, strict=True
+    ):
         (_lines if len(columns) > 1 else _points)(axes, columns)
         axes.grid(alpha=0.25)
     if not trends:
-        axes.set_ylim(rows - 0.5, -0.5)  # they share it; the first row on top, and none on the frame
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False, fontsize=8)
+        axes.set_ylim(
+            rows - 0.5, -0.5
+        )  # they share it; the first row on top, and none on the frame
+        figure.legend(
+            *axes.get_legend_handles_labels(),
+            loc="outside lower right",
+            ncols=2,
+            frameon=False,
+            fontsize=8,
+        )
     said = [*comparison.study.warnings, comparison.study.table.title, caption(comparison)]
     figure.suptitle("\n".join(fill(line, int(LETTERS * width)) for line in said), fontsize=9)
     write_figure(path, figure)
@@ -49,15 +63,40 @@ def draw(comparison: Comparison, path: Path) -> None:
 def _charts(comparison: Comparison) -> list[list[Cells]]:
     """The columns of each chart."""
     columns: list[Cells] = list(zip(*comparison.cells, strict=True))
-    alike = [list(some) for _, some in groupby(columns, lambda cells: (cells[0].column.preset, [c.metric for c in cells]))]
-    return [chart for some in alike for chart in ([some] if len(some) > 2 else [[cells] for cells in some])]
+    alike = [
+        list(some)
+        for _, some in groupby(
+            columns, lambda cells: (cells[0].column.preset, [c.metric for c in cells])
+        )
+    ]
+    return [
+        chart
+        for some in alike
+        for chart in ([some] if len(some) > 2 else [[cells] for cells in some])
+    ]
 
 
 def _points(axes: Any, columns: Sequence[Cells]) -> None:
     (cells,) = columns
     at = range(len(cells))
-    axes.errorbar(_gaps(_ours(cells)), at, xerr=_deviations(cells), fmt="o", color=OURS, label="ours", capsize=3)
-    axes.plot(_gaps(_theirs(cells)), at, "o", color=THEIRS, markerfacecolor="none", markersize=9, label="the paper")
+    axes.errorbar(
+        _gaps(_ours(cells)),
+        at,
+        xerr=_deviations(cells),
+        fmt="o",
+        color=OURS,
+        label="ours",
+        capsize=3,
+    )
+    axes.plot(
+        _gaps(_theirs(cells)),
+        at,
+        "o",
+        color=THEIRS,
+        markerfacecolor="none",
+        markersize=9,
+        label="the paper",
+    )
     axes.set_title(cells[0].column.title, fontsize=9)
     axes.set_xlabel(cells[0].metric.title, fontsize=8)
     axes.set_yticks(at, [cell.row.title for cell in cells])
@@ -68,13 +107,23 @@ def _lines(axes: Any, columns: Sequence[Cells]) -> None:
     for i, cells in enumerate(zip(*columns, strict=True)):
         at, colour, row = range(len(cells)), style(i)[0], cells[0].row.title
         handles.append(
-            axes.errorbar(at, _gaps(_ours(cells)), yerr=_deviations(cells), fmt="o-", color=colour, label=row, capsize=3)
+            axes.errorbar(
+                at,
+                _gaps(_ours(cells)),
+                yerr=_deviations(cells),
+                fmt="o-",
+                color=colour,
+                label=row,
+                capsize=3,
+            )
         )
         axes.plot(at, _gaps(_theirs(cells)), "o--", color=colour, markerfacecolor="none")
     axes.set_xticks(range(len(columns)), [cells[0].column.title for cells in columns])
     axes.set_ylabel(columns[0][0].metric.title, fontsize=8)
     handles += axes.plot([], [], "o--", color="grey", markerfacecolor="none", label="the paper")
-    axes.legend(handles=handles, frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.legend(
+        handles=handles, frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5)
+    )
 
 
 def lead(comparison: Comparison) -> Lead:
@@ -83,29 +132,59 @@ def lead(comparison: Comparison) -> Lead:
     headers = ["ours (the paper's)", *(column.title for column in table.columns)]
     rows = [[row[0].row.title, *(both_texts(cell) for cell in row)] for row in comparison.cells]
     rows.append(["pairs in the paper's order", *order_texts(comparison)])
-    charts = [_trend(columns) if len(columns) > 1 else _chart(columns[0]) for columns in _charts(comparison)]
+    charts = [
+        _trend(columns) if len(columns) > 1 else _chart(columns[0])
+        for columns in _charts(comparison)
+    ]
     notes = [*statements(comparison), *comparison.notes()]
-    return Lead(table.title, comparison.study.warnings, headers, rows, caption(comparison), notes, charts)
+    return Lead(
+        table.title, comparison.study.warnings, headers, rows, caption(comparison), notes, charts
+    )
 
 
 def _trend(columns: Sequence[Cells]) -> Chart:
     traces: list[dict[str, Any]] = []
     for i, cells in enumerate(zip(*columns, strict=True)):
-        both = {"type": "scatter", "mode": "lines+markers", "x": [cell.column.title for cell in cells]}
+        both = {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "x": [cell.column.title for cell in cells],
+        }
         colour, row = style(i)[0], cells[0].row.title
         whiskers = {"type": "data", "array": _deviations(cells), "color": colour}
-        ours = {"name": row, "y": _ours(cells), "error_y": whiskers, "marker": {"color": colour}, "line": {"color": colour}}
-        open_ = {"marker": {"color": colour, "symbol": "circle-open"}, "line": {"color": colour, "dash": "dash"}}
+        ours = {
+            "name": row,
+            "y": _ours(cells),
+            "error_y": whiskers,
+            "marker": {"color": colour},
+            "line": {"color": colour},
+        }
+        open_ = {
+            "marker": {"color": colour, "symbol": "circle-open"},
+            "line": {"color": colour, "dash": "dash"},
+        }
         traces += [both | ours, both | open_ | {"name": f"{row}, the paper", "y": _theirs(cells)}]
     metric = columns[0][0].metric.title
-    layout = {"xaxis": {"type": "category", "automargin": True}, "yaxis": {"title": {"text": metric}}}
+    layout = {
+        "xaxis": {"type": "category", "automargin": True},
+        "yaxis": {"title": {"text": metric}},
+    }
     return Chart("Ours beside the paper's", NOTE, traces, layout, wide=True)
 
 
 def _chart(cells: Cells) -> Chart:
-    both: dict[str, Any] = {"type": "scatter", "mode": "markers", "y": [cell.row.title for cell in cells]}
+    both: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "markers",
+        "y": [cell.row.title for cell in cells],
+    }
     whiskers = {"type": "data", "array": _deviations(cells), "color": OURS}
-    ours = both | {"name": "ours", "x": _ours(cells), "error_x": whiskers, "marker": {"color": OURS, "size": 9}}
+    ours = both | {
+        "name": "ours",
+        "x": _ours(cells),
+        "error_x": whiskers,
+        "marker": {"color": OURS, "size": 9},
+    }
     open_ = {"color": THEIRS, "size": 12, "symbol": "circle-open", "line": {"width": 2}}
     theirs = both | {"name": "the paper", "x": _theirs(cells), "marker": open_}
     layout = {

@@ -9,7 +9,12 @@ TABLE = Table(
     title="Test accuracy after 500 rounds on CIFAR-10 by mixing ratio λ",
     source="tab:lambda",
     rows=(
-        Part("globalmix", f"{TITLES['globalmix']}, fixed λ", algorithm="globalmix", settings={"objective.alpha": None}),
+        Part(
+            "globalmix",
+            f"{TITLES['globalmix']}, fixed λ",
+            algorithm="globalmix",
+            settings={"objective.alpha": None},
+        ),
         *algorithms("fedmix"),
     ),
     columns=sweep("λ = {}", "objective.lam", 0.05, 0.1, 0.2, 0.5),

@@ -1,4 +1,7 @@
-"""The same experiments at a size that a laptop finishes in minutes. They show that everything runs; they reproduce nothing."""
+"""The same experiments at a size that a laptop finishes in minutes.
+
+They show that everything runs; they reproduce nothing.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +14,9 @@ WARNING = "SMALL SCALE: fewer rounds, clients and samples, and narrower models; 
 
 @dataclass(frozen=True)
 class Small:
-    """How a data set's experiments shrink: N and K by `clients`, M_k and the cut-off by `samples`, rounds to at most `rounds`."""
+    """How a data set's experiments shrink: N and K by `clients`, M_k and the cut-off by `samples`,
+    rounds to at most `rounds`.
+    """
 
     rounds: int
     clients: int

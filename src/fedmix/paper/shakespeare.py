@@ -19,5 +19,8 @@ TABLE = Table(
     columns=(Part("accuracy", "round 50"),),
     paper=NUMBERS,
     preset="shakespeare",
-    notes=("Mixup acts on one-hot letters; under the current embedding that is mixup of embeddings, and the embedding trains.",),
+    notes=(
+        "Mixup acts on one-hot letters; under the current embedding that is mixup of embeddings, "
+        "and the embedding trains.",
+    ),
 )

@@ -27,7 +27,10 @@ def caption(comparison: Comparison) -> str:
 
 def _other_rounds(study: Study) -> str:
     """How long the runs are where that is not as long as the table's titles say."""
-    ours, titled = (sorted({e.rounds for e in each}) for each in (study.experiments(), study.table.experiments()))
+    ours, titled = (
+        sorted({e.rounds for e in each})
+        for each in (study.experiments(), study.table.experiments())
+    )
     return "" if ours == titled else f", {_listed(ours)} rounds instead of {_listed(titled)}"
 
 
@@ -64,10 +67,17 @@ def terminal(comparison: Comparison) -> "Group":
     for column in table.columns:
         drawn.add_column(column.title.replace(", ", "\n", 1), justify="right")
     for cells in comparison.cells:
-        drawn.add_row(Text(cells[0].row.title), *(Text(f"{c.text()}\n") + Text(c.paper_text(), style="dim") for c in cells))
+        drawn.add_row(
+            Text(cells[0].row.title),
+            *(Text(f"{c.text()}\n") + Text(c.paper_text(), style="dim") for c in cells),
+        )
     drawn.add_row("pairs in the paper's order", *order_texts(comparison))
     warnings = [Text(f"{said}.", style="bold") for said in comparison.study.warnings]
-    below = [caption(comparison), *statements(comparison), *(f"Note. {note}" for note in comparison.notes())]
+    below = [
+        caption(comparison),
+        *statements(comparison),
+        *(f"Note. {note}" for note in comparison.notes()),
+    ]
     return Group(*warnings, Text(table.title), drawn, *map(Text, below))
 
 
@@ -76,9 +86,20 @@ def markdown(comparison: Comparison) -> str:
     table = comparison.study.table
     lines = [f"**{table.title}** (`fedmix reproduce {table.name}`)", ""]
     lines += [f"**{said}.**\n" for said in comparison.study.warnings]
-    lines += [f"| ours (the paper's) | {' | '.join(c.title for c in table.columns)} |", "|---" * (len(table.columns) + 1) + "|"]
-    lines += [f"| {row[0].row.title} | {' | '.join(both_texts(c) for c in row)} |" for row in comparison.cells]
-    lines += [f"| *pairs in the paper's order* | {' | '.join(order_texts(comparison))} |", "", caption(comparison), ""]
+    lines += [
+        f"| ours (the paper's) | {' | '.join(c.title for c in table.columns)} |",
+        "|---" * (len(table.columns) + 1) + "|",
+    ]
+    lines += [
+        f"| {row[0].row.title} | {' | '.join(both_texts(c) for c in row)} |"
+        for row in comparison.cells
+    ]
+    lines += [
+        f"| *pairs in the paper's order* | {' | '.join(order_texts(comparison))} |",
+        "",
+        caption(comparison),
+        "",
+    ]
     lines += [f"- {said}" for said in (*statements(comparison), *comparison.notes())]
     return "\n".join(lines) + "\n"
 
@@ -97,7 +118,10 @@ def as_json(comparison: Comparison) -> str:
         "score": comparison.protocol,
         "seeds": list(study.seeds),
         "cells": [_cell(comparison, cell) for row in comparison.cells for cell in row],
-        "order": {c.name: {"agree": a, "pairs": n} for c, (a, n) in zip(table.columns, orders, strict=True)},
+        "order": {
+            c.name: {"agree": a, "pairs": n}
+            for c, (a, n) in zip(table.columns, orders, strict=True)
+        },
         "differences": statements(comparison),
         "notes": comparison.notes(),
     }

@@ -1,4 +1,6 @@
-"""A table to be run: which experiments, for which seeds, at which scale, with which settings changed."""
+"""A table to be run: which experiments, for which seeds, at which scale, with which settings
+changed.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +27,15 @@ class Study:
         experiments = list(self.table.experiments())
         for path, value in self.changes.items():
             if path in ("seed", "objective.name", "data.name", "model.name"):
-                raise BadInput(f"{path} cannot be set for a table, which has its own; use --seed, --rows and --columns")
+                raise BadInput(
+                    f"{path} cannot be set for a table, which has its own; use --seed, --rows and "
+                    "--columns"
+                )
             if path in self.table.varied:
-                raise BadInput(f"{path} cannot be set for table {self.table.name}, which varies it; choose its rows and columns")
+                raise BadInput(
+                    f"{path} cannot be set for table {self.table.name}, which varies it; choose "
+                    "its rows and columns"
+                )
             if not any(e.takes(path) for e in experiments):
                 experiments[-1].with_settings({path: value})  # which says what is wrong with it
         _refuse_unsuitable(self.changes, experiments)
@@ -40,14 +48,24 @@ class Study:
 
     def experiments(self) -> list[Experiment]:
         """All of them, each once, a whole seed before the next."""
-        cells = [(r.name, c.name, seed) for seed in self.seeds for r in self.table.rows for c in self.table.columns]
+        cells = [
+            (r.name, c.name, seed)
+            for seed in self.seeds
+            for r in self.table.rows
+            for c in self.table.columns
+        ]
         return list({e.id: e for e in (self.experiment(*cell) for cell in cells)}.values())
 
     @property
     def warnings(self) -> list[str]:
         """What sets these experiments apart from the paper's: to be said in every output."""
-        changed = ", ".join(f"{path}={value}" for path, value in self.changes.items() if _matters(path))
-        return [*([WARNING] if self.scale == "small" else []), *([f"CHANGED SETTINGS: {changed}"] if changed else [])]
+        changed = ", ".join(
+            f"{path}={value}" for path, value in self.changes.items() if _matters(path)
+        )
+        return [
+            *([WARNING] if self.scale == "small" else []),
+            *([f"CHANGED SETTINGS: {changed}"] if changed else []),
+        ]
 
 
 def _taken(changes: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
@@ -68,7 +86,9 @@ def _refuse_unsuitable(changes: Mapping[str, Any], experiments: Sequence[Experim
     if len(refused) == len({e.algorithm for e in experiments if _taken(changes, e)}):
         raise why
     said = ", ".join(f"{path}={value}" for path, value in changes.items())
-    raise BadInput(f"{said} cannot be set for {', '.join(refused)} ({why}); choose other rows with --rows")
+    raise BadInput(
+        f"{said} cannot be set for {', '.join(refused)} ({why}); choose other rows with --rows"
+    )
 
 
 def _matters(path: str) -> bool:

@@ -1,7 +1,8 @@
-"""(ε, δ) of what clients release: how far one sample, or one client, can move the means, against the noise on them.
+"""(ε, δ) of what clients release: how far one sample, or one client, can move the means, against
+the noise on them.
 
-Everything here is about the released means and nothing else: weights, sizes and who takes part are not covered. docs/privacy.md
-works the sensitivities out and says what is assumed.
+Everything here is about the released means and nothing else: weights, sizes and who takes part are
+not covered. docs/privacy.md works the sensitivities out and says what is assumed.
 """
 
 import math
@@ -25,8 +26,9 @@ DELTA = 1e-5
 class Guarantee:
     """What an exchange promises to one sample, or to one client, over all `releases`.
 
-    `mu` is the distance that a neighbour's means can have, in deviations of the noise: what is released is as hard to tell
-    apart as two unit normals that far apart. `epsilon` and `mu` are infinite where nothing is promised, for `reason`.
+    `mu` is the distance that a neighbour's means can have, in deviations of the noise: what is
+    released is as hard to tell apart as two unit normals that far apart. `epsilon` and `mu` are
+    infinite where nothing is promised, for `reason`.
     """
 
     epsilon: float
@@ -61,11 +63,14 @@ def upwards(epsilon: float, digits: int = 3) -> str:
     return f"{math.ceil(epsilon / step - 1e-9) * step:.{digits}g}"
 
 
-def sensitivity(clip: float, group: int, *, level: Level = "sample", nonnegative: bool = False) -> float:
-    """How far, in L2, all means of a release can move when one sample (or client) of vectors within `clip` is another.
+def sensitivity(
+    clip: float, group: int, *, level: Level = "sample", nonnegative: bool = False
+) -> float:
+    """How far, in L2, all means of a release can move when one sample (or client) of vectors within
+    `clip` is another.
 
-    `group` is the smallest number of samples in a mean. One sample more or less is covered for a client's only mean.
-    Vectors that are `nonnegative` lie at most √2·clip apart, others 2·clip.
+    `group` is the smallest number of samples in a mean. One sample more or less is covered for a
+    client's only mean. Vectors that are `nonnegative` lie at most √2·clip apart, others 2·clip.
 
     >>> sensitivity(3.0, 10)
     0.6
@@ -86,7 +91,9 @@ def guarantee(
     level: Level = "sample",
     nonnegative: bool = False,
 ) -> Guarantee:
-    """What `releases` releases with these settings guarantee where no mean has fewer than `group` samples."""
+    """What `releases` releases with these settings guarantee where no mean has fewer than `group`
+    samples.
+    """
     _check(how, group, releases, nonnegative)
     check_promise(delta, neighbours, level)
     reason = why_none(how, neighbours, level)
@@ -95,25 +102,44 @@ def guarantee(
     if reason:
         return Guarantee(math.inf, delta, math.inf, level, neighbours, releases, reason)
     moved = _moved(how, group, level, nonnegative)
-    mu = math.sqrt(releases) * math.hypot(*[by / max(sigma, 1e-300) for by, sigma in zip(moved, how.noises, strict=False)])
+    mu = math.sqrt(releases) * math.hypot(
+        *[by / max(sigma, 1e-300) for by, sigma in zip(moved, how.noises, strict=False)]
+    )
     if mu > 1e6:
-        return Guarantee(math.inf, delta, mu, level, neighbours, releases, "the noise is too small to guarantee anything")
+        return Guarantee(
+            math.inf,
+            delta,
+            mu,
+            level,
+            neighbours,
+            releases,
+            "the noise is too small to guarantee anything",
+        )
     with np.errstate(divide="ignore"):  # the logarithm of a probability that is 0
         epsilon = float(_dp().get_epsilon_gaussian(1 / mu, delta))
     return Guarantee(epsilon, delta, mu, level, neighbours, releases)
 
 
 def calibrated(
-    how: Exchange, epsilon: float, group: int, delta: float = DELTA, *, releases: int = 1, nonnegative: bool = False
+    how: Exchange,
+    epsilon: float,
+    group: int,
+    delta: float = DELTA,
+    *,
+    releases: int = 1,
+    nonnegative: bool = False,
 ) -> Exchange:
-    """The same settings with the least noise that gives (epsilon, delta) to a sample that is replaced.
+    """The same settings with the least noise that gives (epsilon, delta) to a sample that is
+    replaced.
 
     Where labels have a bound of their own, half of μ² is spent on them.
     """
     _check(how, group, releases, nonnegative)
     check_promise(delta)
     _positive("epsilon", epsilon)
-    if reason := why_none(replace(how, noise=1.0, label_noise=None if how.label_clip is None else 1.0)):
+    if reason := why_none(
+        replace(how, noise=1.0, label_noise=None if how.label_clip is None else 1.0)
+    ):
         raise BadInput(f"no noise gives a guarantee: {reason}")
     moved = _moved(how, group, "sample", nonnegative)
     with np.errstate(divide="ignore"):
@@ -123,13 +149,19 @@ def calibrated(
 
 
 def nonnegative(data: FederatedData) -> bool:
-    """Whether what is averaged is never negative: pixels or one-hot characters, with one-hot labels."""
-    pixels = type(data.transform) is Images and data.x.dtype == np.uint8  # other arrays may hold anything
+    """Whether what is averaged is never negative: pixels or one-hot characters, with one-hot
+    labels.
+    """
+    pixels = (
+        type(data.transform) is Images and data.x.dtype == np.uint8
+    )  # other arrays may hold anything
     return data.classes is not None and (pixels or type(data.transform) is OneHot)
 
 
 def own_code(data: FederatedData) -> str:
-    """What comes before clipping that is not fedmix's own and may let one sample change another; empty where nothing is."""
+    """What comes before clipping that is not fedmix's own and may let one sample change another;
+    empty where nothing is.
+    """
     kind = type(data.transform)
     return (
         ""
@@ -160,13 +192,22 @@ def why_none(how: Exchange, neighbours: Neighbours = "replace", level: Level = "
 
 def _moved(how: Exchange, group: int, level: Level, nonnegative: bool) -> list[float]:
     """The sensitivity of inputs and labels together, or of each."""
-    return [sensitivity(c, group, level=level, nonnegative=nonnegative) for c in (how.clip, how.label_clip) if c is not None]
+    return [
+        sensitivity(c, group, level=level, nonnegative=nonnegative)
+        for c in (how.clip, how.label_clip)
+        if c is not None
+    ]
 
 
-def check_promise(delta: float, neighbours: Neighbours = "replace", level: Level = "sample") -> None:
+def check_promise(
+    delta: float, neighbours: Neighbours = "replace", level: Level = "sample"
+) -> None:
     """Refuse a δ and words that are none: another word would be taken for one that promises more."""
     if not 0 < number("delta", delta) < 1:
-        raise BadInput(f"delta={delta} must lie between 0 and 1, and be well below 1 over the number of samples")
+        raise BadInput(
+            f"delta={delta} must lie between 0 and 1, and be well below 1 over the number of "
+            "samples"
+        )
     one_of("neighbours", neighbours, *get_args(Neighbours))
     one_of("level", level, *get_args(Level))
 
@@ -188,5 +229,7 @@ def _dp() -> Any:
     try:
         import dp_accounting
     except ImportError as error:
-        raise BadInput("ε is computed by dp-accounting; run: pip install 'fedmix[privacy]'") from error
+        raise BadInput(
+            "ε is computed by dp-accounting; run: pip install 'fedmix[privacy]'"
+        ) from error
     return dp_accounting

@@ -16,16 +16,26 @@ from fedmix.report.series import STYLES, band, style
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 LETTERS = 48  # in a line of a legend
 FEW = 8  # lines of legends that find a place among the curves
-BESIDE = {"loc": "upper left", "bbox_to_anchor": (1, 1), "fontsize": 8, "handlelength": 4}  # long enough to show dashes
+BESIDE = {
+    "loc": "upper left",
+    "bbox_to_anchor": (1, 1),
+    "fontsize": 8,
+    "handlelength": 4,
+}  # long enough to show dashes
 
 
 def draw(runs: Sequence[RunRecord], path: Path) -> None:
-    """Mean score of each group by round, with the range over its seeds; each data set has axes of its own."""
+    """Mean score of each group by round, with the range over its seeds; each data set has axes of
+    its own.
+    """
     check_picture(path)
     groups = grouped(runs)
     score = table_of(groups).score
     if score is None:
-        raise BadInput("none of these runs has been evaluated yet, so there is nothing to draw; wait for the first evaluation")
+        raise BadInput(
+            "none of these runs has been evaluated yet, so there is nothing to draw; wait for the "
+            "first evaluation"
+        )
     from matplotlib.figure import Figure
 
     panels = _panels(groups)
@@ -45,12 +55,21 @@ def draw(runs: Sequence[RunRecord], path: Path) -> None:
 
 
 def _panels(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
-    """Title and groups of each set of axes: a data set, in parts where it has more groups than lines can be told apart."""
+    """Title and groups of each set of axes: a data set, in parts where it has more groups than
+    lines can be told apart.
+    """
     panels = []
     for name, same in by_data(groups).items():
         parts = [same[i : i + STYLES] for i in range(0, len(same), STYLES)]
-        titles = [f"{name}, part {i} of {len(parts)}" if len(parts) > 1 else name for i in range(1, len(parts) + 1)]
-        panels += [(t, part) for t, part in zip(titles, parts, strict=True) if any(run.score for g in part for run in g.runs)]
+        titles = [
+            f"{name}, part {i} of {len(parts)}" if len(parts) > 1 else name
+            for i in range(1, len(parts) + 1)
+        ]
+        panels += [
+            (t, part)
+            for t, part in zip(titles, parts, strict=True)
+            if any(run.score for g in part for run in g.runs)
+        ]
     return panels
 
 
@@ -60,9 +79,25 @@ def _curves(axes: Any, groups: Sequence[Group], score: str) -> None:
         seen = [run for run in group.runs if run.score]
         if seen:
             curve, (colour, dash) = band(seen, score), style(index)
-            axes.plot(curve.x, scale * curve.mean, DASHES[dash], color=colour, label=_wrapped(group.label), linewidth=2)
-            axes.fill_between(curve.x, scale * curve.low, scale * curve.high, color=colour, alpha=0.15, linewidth=0)
-    axes.set(xlabel="round", ylabel="test accuracy, %" if score == "accuracy" else "mean squared error")
+            axes.plot(
+                curve.x,
+                scale * curve.mean,
+                DASHES[dash],
+                color=colour,
+                label=_wrapped(group.label),
+                linewidth=2,
+            )
+            axes.fill_between(
+                curve.x,
+                scale * curve.low,
+                scale * curve.high,
+                color=colour,
+                alpha=0.15,
+                linewidth=0,
+            )
+    axes.set(
+        xlabel="round", ylabel="test accuracy, %" if score == "accuracy" else "mean squared error"
+    )
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
 

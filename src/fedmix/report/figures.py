@@ -1,4 +1,6 @@
-"""The page's charts as plotly's JSON: plain dicts, so that plotly itself is only needed for its script."""
+"""The page's charts as plotly's JSON: plain dicts, so that plotly itself is only needed for its
+script.
+"""
 
 import html
 import math
@@ -16,7 +18,12 @@ from fedmix.report.series import Band, band, style
 
 LONGEST = 48  # characters of a label in a chart
 CLIENTS = 100  # rows of a heat map
-HEAT = [[0, "#fde725"], [0.35, "#5ec962"], [0.7, "#21918c"], [1, "#31688e"]]  # viridis without what is lost on black
+HEAT = [
+    [0, "#fde725"],
+    [0.35, "#5ec962"],
+    [0.7, "#21918c"],
+    [1, "#31688e"],
+]  # viridis without what is lost on black
 GREY = "rgba(128,128,128,0.9)"
 
 
@@ -72,12 +79,18 @@ def heat_map(run: RunRecord, title: str, note: str) -> Chart | None:
         "ygap": 1,
         "hovertemplate": "client %{y}, class %{x}: %{z} samples<extra></extra>",
         "hoverongaps": False,
-        "colorbar": {"thickness": 12, "outlinewidth": 0, "title": {"text": "samples", "side": "right"}},
+        "colorbar": {
+            "thickness": 12,
+            "outlinewidth": 0,
+            "title": {"text": "samples", "side": "right"},
+        },
     }
     axes = {"showgrid": False, "zeroline": False}
     layout = {
-        "xaxis": axes | {"title": {"text": "class", "standoff": 6}, "dtick": _step(counts.shape[1], 20)},
-        "yaxis": axes | {"title": {"text": "client"}, "autorange": "reversed", "dtick": _step(len(counts), 20)},
+        "xaxis": axes
+        | {"title": {"text": "class", "standoff": 6}, "dtick": _step(counts.shape[1], 20)},
+        "yaxis": axes
+        | {"title": {"text": "client"}, "autorange": "reversed", "dtick": _step(len(counts), 20)},
         "margin": {"l": 48, "r": 8, "t": 8, "b": 44},
     }
     note = f"{note} A blank cell has no samples."
@@ -98,18 +111,31 @@ def _curves(groups: Sequence[Group], title: str, y: str, x: str, unit: str) -> C
         "hovermode": "x unified" if x == "round" else "closest",
     }
     several = any(len(group.runs) > 1 for group in groups)
-    return Chart(title, "Line: mean over seeds; band: lowest to highest." if several else "", data, layout)
+    return Chart(
+        title, "Line: mean over seeds; band: lowest to highest." if several else "", data, layout
+    )
 
 
 def _by_size(groups: Sequence[Group], title: str, scale: float, unit: str) -> Chart:
-    """The score on clients' own test samples against how many they train on, for tenths of the clients."""
+    """The score on clients' own test samples against how many they train on, for tenths of the
+    clients.
+    """
     data = []
     for index, group in enumerate(groups):
-        scored = [run.clients for run in group.runs if run.finished and run.clients and run.clients.scores is not None]
+        scored = [
+            run.clients
+            for run in group.runs
+            if run.finished and run.clients and run.clients.scores is not None
+        ]
         if not scored:
             continue
-        sizes, scores = np.concatenate([c.sizes for c in scored]), np.concatenate([c.scores for c in scored])
-        tenths = [part for part in np.array_split(np.argsort(sizes, kind="stable"), 10) if len(part)]
+        sizes, scores = (
+            np.concatenate([c.sizes for c in scored]),
+            np.concatenate([c.scores for c in scored]),
+        )
+        tenths = [
+            part for part in np.array_split(np.argsort(sizes, kind="stable"), 10) if len(part)
+        ]
         colour, dash = style(index)
         trace = {
             "type": "scatter",
@@ -166,7 +192,9 @@ def _mark_target(chart: Chart, table: Table) -> None:
     if target is not None and math.isfinite(target):
         at = 100 * target if table.score == "accuracy" else target
         line = {"color": GREY, "width": 1, "dash": "dot"}
-        chart.layout["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at, "line": line}]
+        chart.layout["shapes"] = [
+            {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at, "line": line}
+        ]
 
 
 def _rounds(table: Table) -> Chart:
@@ -174,7 +202,13 @@ def _rounds(table: Table) -> Chart:
     rows = list(table.rows)
     column = next(i for i, header in enumerate(table.headers) if header.startswith("rounds to"))
     numbers = [row.to_target.mean or 0.0 for row in rows]
-    whiskers = {"type": "data", "array": [row.to_target.deviation for row in rows], "color": GREY, "thickness": 2, "width": 0}
+    whiskers = {
+        "type": "data",
+        "array": [row.to_target.deviation for row in rows],
+        "color": GREY,
+        "thickness": 2,
+        "width": 0,
+    }
     trace = {
         "type": "bar",
         "orientation": "h",
@@ -197,14 +231,24 @@ def _rounds(table: Table) -> Chart:
         for i, row in enumerate(rows)
     ]
     layout = {
-        "xaxis": {"title": {"text": "round", "standoff": 6}, "rangemode": "tozero", "range": [0, 1.1 * max(*numbers, 1.0)]},
+        "xaxis": {
+            "title": {"text": "round", "standoff": 6},
+            "rangemode": "tozero",
+            "range": [0, 1.1 * max(*numbers, 1.0)],
+        },
         "yaxis": {"visible": False, "range": [len(rows) - 0.5, -0.75], "fixedrange": True},
         "annotations": names,
         "showlegend": False,
         "margin": {"l": 8, "r": 8, "t": 8, "b": 44},
     }
     note = "Mean over the seeds that got there; whisker: sample deviation."
-    return Chart(table.headers[column].capitalize(), note, [trace], layout, height=max(300, 70 + 48 * len(rows)))
+    return Chart(
+        table.headers[column].capitalize(),
+        note,
+        [trace],
+        layout,
+        height=max(300, 70 + 48 * len(rows)),
+    )
 
 
 def _has(run: RunRecord, name: str) -> bool:
@@ -229,4 +273,6 @@ def _faint(colour: str) -> str:
 
 def _step(count: int, most: int) -> int:
     """A round distance between ticks, so that there are at most that many."""
-    return next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, count) if count / step <= most)
+    return next(
+        step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, count) if count / step <= most
+    )

@@ -1,4 +1,6 @@
-"""What a report reads and writes: files of run folders, which are not trusted, and files that were asked for."""
+"""What a report reads and writes: files of run folders, which are not trusted, and files that were
+asked for.
+"""
 
 import io
 from collections.abc import Iterator
@@ -17,7 +19,9 @@ LARGEST = 256 << 20  # bytes of one file
 
 def read(path: Path) -> bytes:
     """The bytes of a run folder's file."""
-    return read_within(path, LARGEST, "give a folder that 'fedmix run' made, or leave this run out", links=False)
+    return read_within(
+        path, LARGEST, "give a folder that 'fedmix run' made, or leave this run out", links=False
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -26,7 +30,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = parse_json(content)
     except ValueError as error:
-        raise BadInput(f"{path} is not valid JSON ({printable(error)}); restore it or leave this run out") from None
+        raise BadInput(
+            f"{path} is not valid JSON ({printable(error)}); restore it or leave this run out"
+        ) from None
     if not isinstance(value, dict):
         raise BadInput(f"{path} does not hold a JSON object; restore it or leave this run out")
     return value
@@ -38,7 +44,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(content)
     except ValueError as error:
-        raise BadInput(f"{path} is not valid TOML ({printable(error)}); restore it or leave this run out") from None
+        raise BadInput(
+            f"{path} is not valid TOML ({printable(error)}); restore it or leave this run out"
+        ) from None
 
 
 @contextmanager
@@ -49,7 +57,9 @@ def taken_from(path: Path) -> Iterator[None]:
     except BadInput:
         raise
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise BadInput(f"{path} does not hold what it should; delete it, and it will be made again") from None
+        raise BadInput(
+            f"{path} does not hold what it should; delete it, and it will be made again"
+        ) from None
 
 
 def write_figure(path: Path, figure: "Figure") -> None:
@@ -58,7 +68,9 @@ def write_figure(path: Path, figure: "Figure") -> None:
 
     kind, picture = path.suffix.lower().removeprefix("."), io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "fedmix"}):
-        figure.savefig(picture, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        figure.savefig(
+            picture, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
+        )
     write(path, picture.getvalue())
 
 
@@ -67,4 +79,6 @@ def write(path: Path, content: bytes) -> None:
     try:
         write_whole(path, content)
     except OSError as error:
-        raise BadInput(f"{path} cannot be written ({error.strerror}); choose another place for it") from error
+        raise BadInput(
+            f"{path} cannot be written ({error.strerror}); choose another place for it"
+        ) from error

@@ -33,14 +33,19 @@ def galleries(groups: Sequence[Group]) -> list[Shown]:
     for group in groups:
         run = next((run for run in group.runs if run.gallery), None)
         if run:
-            way = frozenset((k, v) for k, v in group.settings.items() if k.startswith(("data.", "exchange.")))
+            way = frozenset(
+                (k, v) for k, v in group.settings.items() if k.startswith(("data.", "exchange."))
+            )
             ways.setdefault(way, (run, []))[1].append(group.label)
     return [_shown(run, labels) for run, labels in list(ways.values())[:GALLERIES]]
 
 
 def _shown(run: RunRecord, labels: list[str]) -> Shown:
     assert run.gallery is not None
-    means, samples = ([png(picture) for picture in some[:PICTURES]] for some in (run.gallery.means, run.gallery.samples))
+    means, samples = (
+        [png(picture) for picture in some[:PICTURES]]
+        for some in (run.gallery.means, run.gallery.samples)
+    )
     m, noise = (run.settings.get(f"exchange.{name}", "") for name in ("m", "noise"))
     return Shown(labels, run.seed, m, noise if noise not in ("0", "0.0") else "", means, samples)
 

@@ -1,4 +1,6 @@
-"""Runs that differ only in their seed form a group, and a group is called by what tells it from the others."""
+"""Runs that differ only in their seed form a group, and a group is called by what tells it from the
+others.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,8 +8,16 @@ from dataclasses import dataclass
 
 from fedmix.report.load import RunRecord
 
-ALGORITHM = "objective.name"  # in labels the name that the command line has: fedprox is the objective fedavg with a μ
-SECTIONS = ("objective", "exchange", "data", "model", "training", "engine")  # the first is the likeliest to be of interest
+# in labels the name that the command line has: fedprox is the objective fedavg with a μ
+ALGORITHM = "objective.name"
+SECTIONS = (
+    "objective",
+    "exchange",
+    "data",
+    "model",
+    "training",
+    "engine",
+)  # the first is the likeliest to be of interest
 SIGNS = {
     "lam": "λ",
     "mu": "μ",
@@ -63,7 +73,10 @@ def by_data(groups: Sequence[Group]) -> dict[str, list[Group]]:
 def differing(all_settings: Sequence[Settings]) -> list[str]:
     """The settings that are not the same everywhere, the likeliest to be of interest first."""
     keys = {key for settings in all_settings for key in settings}
-    return sorted((key for key in keys if len({settings.get(key) for settings in all_settings}) > 1), key=_rank)
+    return sorted(
+        (key for key in keys if len({settings.get(key) for settings in all_settings}) > 1),
+        key=_rank,
+    )
 
 
 def labels(all_settings: Sequence[Settings]) -> list[str]:
@@ -74,14 +87,20 @@ def labels(all_settings: Sequence[Settings]) -> list[str]:
     (['fedavg', 'fedmix'], ['fedavg', 'fedmix λ=0.05', 'fedmix λ=0.1'])
     """
     keys = _telling(all_settings)
-    return [_label(settings, _needed(settings, keys, all_settings), keys) for settings in all_settings]
+    return [
+        _label(settings, _needed(settings, keys, all_settings), keys) for settings in all_settings
+    ]
 
 
 def _telling(all_settings: Sequence[Settings]) -> list[str]:
-    """Settings that tell all groups apart, chosen greedily: each the one that separates most, the algorithm always."""
+    """Settings that tell all groups apart, chosen greedily: each the one that separates most, the
+    algorithm always.
+    """
     chosen, left = [ALGORITHM], [key for key in differing(all_settings) if key != ALGORITHM]
     while left and _distinct(all_settings, chosen) < len(all_settings):
-        best = max(left, key=lambda key: _distinct(all_settings, [*chosen, key]))  # the first of equals
+        best = max(
+            left, key=lambda key: _distinct(all_settings, [*chosen, key])
+        )  # the first of equals
         left.remove(best)
         chosen.append(best)
     return chosen
@@ -114,10 +133,20 @@ def _label(settings: Settings, keys: Sequence[str], all_keys: Sequence[str]) -> 
 
 def _natural(text: str) -> list[tuple[float, str]]:
     """A sort key in which 0.05 comes before 0.1, and 9 before 10."""
-    return [(float(part), "") if part[:1].isdecimal() else (0.0, part) for part in re.split(r"([0-9]+(?:\.[0-9]+)?)", text)]
+    return [
+        (float(part), "") if part[:1].isdecimal() else (0.0, part)
+        for part in re.split(r"([0-9]+(?:\.[0-9]+)?)", text)
+    ]
 
 
 def _rank(key: str) -> tuple[bool, int, bool, str]:
-    """Names first, for other settings follow from a data set; then, of a section, what has a sign: M and not its cut-off."""
+    """Names first, for other settings follow from a data set; then, of a section, what has a sign:
+    M and not its cut-off.
+    """
     section, _, last = key.rpartition(".")
-    return (last != "name", SECTIONS.index(section) if section in SECTIONS else len(SECTIONS), last not in SIGNS, key)
+    return (
+        last != "name",
+        SECTIONS.index(section) if section in SECTIONS else len(SECTIONS),
+        last not in SIGNS,
+        key,
+    )

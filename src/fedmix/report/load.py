@@ -18,9 +18,11 @@ HIGHER_IS_BETTER = {"accuracy": True, "mse": False}
 
 @dataclass(frozen=True)
 class Clients:
-    """How many samples each client holds, and of which classes, and the score on its own test samples (nan: not finite).
+    """How many samples each client holds, and of which classes, and the score on its own test
+    samples (nan: not finite).
 
-    `counts` is None where there are no classes, `scores` where clients have no test samples or the run is not done.
+    `counts` is None where there are no classes, `scores` where clients have no test samples or the
+    run is not done.
     """
 
     sizes: Array
@@ -40,7 +42,8 @@ class Gallery:
 class RunRecord:
     """What a run folder says.
 
-    `settings` are by dotted path, without the seed, hashes of what a script may make of it, and on how many processes it ran.
+    `settings` are by dotted path, without the seed, hashes of what a script may make of it, and on
+    how many processes it ran.
     """
 
     folder: Path
@@ -58,7 +61,9 @@ class RunRecord:
     @property
     def score(self) -> str | None:
         """What was measured, if anything was yet."""
-        return next((name for name in HIGHER_IS_BETTER if not np.isnan(self.metrics[name]).all()), None)
+        return next(
+            (name for name in HIGHER_IS_BETTER if not np.isnan(self.metrics[name]).all()), None
+        )
 
     @property
     def rounds(self) -> int:
@@ -72,7 +77,10 @@ def load_runs(folders: Sequence[Path]) -> list[RunRecord]:
     for folder in folders:
         runs = list(_runs(folder, LEVELS))
         if not runs:
-            raise BadInput(f"{folder} holds no runs; give a folder that 'fedmix run' made, or one that holds such folders")
+            raise BadInput(
+                f"{folder} holds no runs; give a folder that 'fedmix run' made, or one that holds "
+                "such folders"
+            )
         for run in runs:
             found.setdefault(run.resolve(), run)
     if not found:
@@ -90,10 +98,15 @@ def load(folder: Path) -> RunRecord:
     spec = read_toml(folder / "experiment.toml")
     metrics = read_metrics(folder / "metrics.jsonl")
     summary = read_json(folder / "summary.json") if (folder / "summary.json").exists() else None
-    environment = read_json(folder / "environment.json") if (folder / "environment.json").exists() else {}
+    environment = (
+        read_json(folder / "environment.json") if (folder / "environment.json").exists() else {}
+    )
     target, rounds = spec.get("target"), spec.get("rounds")
     if target is not None and (isinstance(target, bool) or not isinstance(target, int | float)):
-        raise BadInput(f"{folder / 'experiment.toml'}: target is not a number; restore the file or leave this run out")
+        raise BadInput(
+            f"{folder / 'experiment.toml'}: target is not a number; restore the file or leave this "
+            "run out"
+        )
     # A run that was given more rounds keeps its old summary until it is done again.
     grown = isinstance(rounds, int) and metrics["round"].max(initial=0) < rounds
     settings = {key: value for key, value in flat(spec) if not key.startswith("recorded.")}
@@ -118,9 +131,13 @@ def _runs(folder: Path, levels: int) -> Iterator[Path]:
         yield folder
     elif levels:
         try:
-            below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+            below = sorted(
+                path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+            )
         except OSError as error:
-            raise BadInput(f"{folder} cannot be read ({error.strerror}); give a folder that 'fedmix run' made") from error
+            raise BadInput(
+                f"{folder} cannot be read ({error.strerror}); give a folder that 'fedmix run' made"
+            ) from error
         for path in below:
             yield from _runs(path, levels - 1)
 
@@ -135,7 +152,10 @@ def _clients(path: Path) -> Clients | None:
         return Clients(sizes, None, scores)
     counts = _naturals(said.get("counts"), path, "counts", 2)
     if counts.shape != (len(sizes), classes):
-        raise BadInput(f"{path}: counts are not one row per client and one number per class; restore it or leave this run out")
+        raise BadInput(
+            f"{path}: counts are not one row per client and one number per class; restore it or "
+            "leave this run out"
+        )
     return Clients(sizes, counts, scores)
 
 
@@ -147,7 +167,9 @@ def _scores(value: object, path: Path, clients: int) -> Array | None:
     except (ValueError, TypeError, OverflowError):
         scores = np.array(0.0)
     if scores.shape != (clients,):
-        raise BadInput(f"{path}: scores are not one number per client; restore it or leave this run out")
+        raise BadInput(
+            f"{path}: scores are not one number per client; restore it or leave this run out"
+        )
     return scores
 
 
@@ -157,7 +179,9 @@ def _naturals(value: object, path: Path, name: str, dimensions: int) -> Array:
     except (ValueError, TypeError, OverflowError):
         array = np.array(np.nan)
     if array.ndim != dimensions or not array.size or not (np.isfinite(array) & (array >= 0)).all():
-        raise BadInput(f"{path}: {name} are not numbers of samples; restore it or leave this run out")
+        raise BadInput(
+            f"{path}: {name} are not numbers of samples; restore it or leave this run out"
+        )
     return array
 
 
@@ -171,10 +195,23 @@ def _gallery(path: Path) -> Gallery | None:
     try:
         said = tensors(content)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{path} is damaged ({printable(error)}); delete it to report this run without pictures") from None
+        raise BadInput(
+            f"{path} is damaged ({printable(error)}); delete it to report this run without pictures"
+        ) from None
     pictures = [said.get(name) for name in ("means", "samples")]
     for array in pictures:
-        if array is None or array.ndim != 4 or array.shape[1] not in (1, 3) or not array.size or array.dtype.kind != "f":
-            raise BadInput(f"{path} does not hold pictures with 1 or 3 channels; delete it to report this run without them")
-    means, samples = (np.clip(np.nan_to_num(np.asarray(array, np.float64)), 0, 1) for array in pictures)
+        if (
+            array is None
+            or array.ndim != 4
+            or array.shape[1] not in (1, 3)
+            or not array.size
+            or array.dtype.kind != "f"
+        ):
+            raise BadInput(
+                f"{path} does not hold pictures with 1 or 3 channels; delete it to report this run "
+                "without them"
+            )
+    means, samples = (
+        np.clip(np.nan_to_num(np.asarray(array, np.float64)), 0, 1) for array in pictures
+    )
     return Gallery(means, samples)

@@ -16,11 +16,14 @@ NAMES = ("round", "accuracy", "mse", "loss", "local_loss", "seconds", "bytes_up"
 
 
 def read_metrics(path: Path) -> dict[str, Array]:
-    """A column for each of NAMES: nan where a round says nothing, inf where it says something that is not finite.
+    """A column for each of NAMES: nan where a round says nothing, inf where it says something that
+    is not finite.
 
     A last line that does not parse was torn by a kill or is being written, and is left out.
     """
-    lines = [(number, line) for number, line in enumerate(read(path).split(b"\n"), 1) if line.strip()]
+    lines = [
+        (number, line) for number, line in enumerate(read(path).split(b"\n"), 1) if line.strip()
+    ]
     rows: list[list[float]] = []
     for number, line in lines:
         try:
@@ -28,17 +31,29 @@ def read_metrics(path: Path) -> dict[str, Array]:
         except (ValueError, RecursionError):
             if number == lines[-1][0]:
                 break
-            raise BadInput(f"{path}, line {number}, is not valid JSON; restore the file or leave this run out") from None
+            raise BadInput(
+                f"{path}, line {number}, is not valid JSON; restore the file or leave this run out"
+            ) from None
         rows.append(_row(entry, f"{path}, line {number}"))
         if len(rows) > 1 and not rows[-1][0] > rows[-2][0]:
-            raise BadInput(f"{path}, line {number}: round {rows[-1][0]:g} comes after round {rows[-2][0]:g}; restore the file")
+            raise BadInput(
+                f"{path}, line {number}: round {rows[-1][0]:g} comes after round {rows[-2][0]:g}; "
+                "restore the file"
+            )
     table = np.array(rows, np.float64).reshape(-1, len(NAMES))
     return {name: table[:, i] for i, name in enumerate(NAMES)}
 
 
 def _row(entry: object, where: str) -> list[float]:
-    if not isinstance(entry, dict) or not isinstance(entry.get("round"), int) or not 1 <= entry["round"] < LAST:
-        raise BadInput(f"{where}, is not an object with a round from 1 on; restore the file or leave this run out")
+    if (
+        not isinstance(entry, dict)
+        or not isinstance(entry.get("round"), int)
+        or not 1 <= entry["round"] < LAST
+    ):
+        raise BadInput(
+            f"{where}, is not an object with a round from 1 on; restore the file or leave this run "
+            "out"
+        )
     return [_number(entry, name, where) for name in NAMES]
 
 

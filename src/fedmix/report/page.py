@@ -24,7 +24,9 @@ BLANK = "–"
 
 @dataclass(frozen=True)
 class Lead:
-    """A table of other numbers to be shown before the runs' own, such as those of a paper; its first column names the rows."""
+    """A table of other numbers to be shown before the runs' own, such as those of a paper; its
+    first column names the rows.
+    """
 
     title: str
     warnings: Sequence[str]
@@ -75,23 +77,31 @@ def resource(name: str, package: str = "fedmix.report") -> str:
 
 
 def filled(template: str, **values: Any) -> str:
-    """A template with these values in it, none of which can pass for markup unless it says that it is."""
+    """A template with these values in it, none of which can pass for markup unless it says that it
+    is.
+    """
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     return environment.from_string(template).render(**values)
 
 
 def _policy(scripts: Sequence[str]) -> str:
     """What a browser may do with the page: run these scripts, no others, and fetch nothing."""
-    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    digests = (
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    )
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
 
 
 def _figures(drawn: Sequence[Chart]) -> str:
     """JSON for a script element: no character in it can end the element."""
-    figures = [{"data": chart.data, "layout": chart.layout, "height": chart.height} for chart in drawn]
+    figures = [
+        {"data": chart.data, "layout": chart.layout, "height": chart.height} for chart in drawn
+    ]
     text = json.dumps(figures, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -102,7 +112,9 @@ def _curves(groups: Sequence[Group]) -> list[Chart]:
     drawn = []
     for name, same in apart.items():
         more = f", {name}" if len(apart) > 1 else ""
-        drawn += [replace(chart, title=chart.title + more) for chart in charts(same, table_of(same))]
+        drawn += [
+            replace(chart, title=chart.title + more) for chart in charts(same, table_of(same))
+        ]
     return drawn
 
 
@@ -116,7 +128,10 @@ def _settings(groups: Sequence[Group]) -> list[tuple[str, list[str], bool]]:
     """Name, a value for each group, and whether they differ; those that differ first."""
     changed = differing([group.settings for group in groups])
     shared = sorted(set(groups[0].settings) - set(changed), key=lambda key: (key.count("."), key))
-    return [(key, [group.settings.get(key, BLANK) for group in groups], key in changed) for key in [*changed, *shared]]
+    return [
+        (key, [group.settings.get(key, BLANK) for group in groups], key in changed)
+        for key in [*changed, *shared]
+    ]
 
 
 def _dealt(groups: Sequence[Group]) -> list[tuple[list[Group], RunRecord]]:
@@ -126,16 +141,27 @@ def _dealt(groups: Sequence[Group]) -> list[tuple[list[Group], RunRecord]]:
         if any(run.clients for run in group.runs):
             way = frozenset((k, v) for k, v in group.settings.items() if k.startswith("data."))
             ways.setdefault(way, []).append(group)
-    return [(same, next(run for group in same for run in group.runs if run.clients)) for same in ways.values()]
+    return [
+        (same, next(run for group in same for run in group.runs if run.clients))
+        for same in ways.values()
+    ]
 
 
 def _heat_maps(groups: Sequence[Group]) -> list[Chart]:
-    dealt = [(same, run) for same, run in _dealt(groups) if run.clients and run.clients.counts is not None]
+    dealt = [
+        (same, run)
+        for same, run in _dealt(groups)
+        if run.clients and run.clients.counts is not None
+    ]
     maps = []
     for same, run in dealt[:MAPS]:
         whose = "" if len(dealt) == 1 else f" of {', '.join(group.label for group in same)}"
         others = {member.seed for group in same for member in group.runs} - {run.seed}
-        note = f"Dealt out by seed {run.seed}; other seeds deal anew." if others else f"Dealt out by seed {run.seed}."
+        note = (
+            f"Dealt out by seed {run.seed}; other seeds deal anew."
+            if others
+            else f"Dealt out by seed {run.seed}."
+        )
         chart = heat_map(run, f"Clients and classes{whose}", note)
         assert chart is not None
         maps.append(chart)
@@ -147,10 +173,14 @@ def _sizes(groups: Sequence[Group]) -> list[str]:
     sentences, dealt = [], _dealt(groups)
     for same, run in dealt:
         assert run.clients is not None
-        sizes, whose = run.clients.sizes, f"{', '.join(group.label for group in same)}: " if len(dealt) > 1 else ""
+        sizes, whose = (
+            run.clients.sizes,
+            f"{', '.join(group.label for group in same)}: " if len(dealt) > 1 else "",
+        )
         few, median, many, total = sizes.min(), np.median(sizes), sizes.max(), sizes.sum()
         sentences.append(
-            f"{whose}{len(sizes)} clients with {few:.0f} to {many:.0f} samples (median {median:.0f}), {total:.0f} in all."
+            f"{whose}{len(sizes)} clients with {few:.0f} to {many:.0f} samples (median "
+            f"{median:.0f}), {total:.0f} in all."
         )
     return sentences
 
@@ -159,6 +189,8 @@ def _privacy(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
     """Each sentence on privacy, and the groups it is about."""
     said: dict[str, list[str]] = {}
     for group in groups:
-        for sentence in dict.fromkeys(run.privacy or "Not stated yet: a run states it when it ends." for run in group.runs):
+        for sentence in dict.fromkeys(
+            run.privacy or "Not stated yet: a run states it when it ends." for run in group.runs
+        ):
             said.setdefault(sentence, []).append(group.label)  # seeds may differ
     return list(said.items())

@@ -21,7 +21,9 @@ TEN = 10
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample deviation (none for a single value) of some values; both None where there is no value."""
+    """Mean and sample deviation (none for a single value) of some values; both None where there is
+    no value.
+    """
 
     mean: float | None
     deviation: float | None
@@ -34,10 +36,15 @@ class Spread:
             return Spread(None, None)
         if not all(map(math.isfinite, known)):
             return Spread(math.inf, None)
-        return Spread(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None)
+        return Spread(
+            float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None
+        )
 
     def text(self, scale: float = 1.0, decimals: int | None = None) -> str:
-        """`97.1 ± 0.4`; three digits that count unless told how many decimals. A deviation of exactly zero is left out."""
+        """`97.1 ± 0.4`; three digits that count unless told how many decimals.
+
+        A deviation of exactly zero is left out.
+        """
         if self.mean is None:
             return "–"
         if not math.isfinite(self.mean):
@@ -45,12 +52,17 @@ class Spread:
         mean = self.mean * scale
         if decimals is None:
             decimals = max(0, 2 - math.floor(math.log10(abs(mean)))) if mean else 0
-        return f"{mean:.{decimals}f}" + ("" if not self.deviation else f" ± {self.deviation * scale:.{decimals}f}")
+        return f"{mean:.{decimals}f}" + (
+            "" if not self.deviation else f" ± {self.deviation * scale:.{decimals}f}"
+        )
 
 
 @dataclass(frozen=True)
 class Row:
-    """The results of a group. Bytes and scores are in their own units; `to_target` is over the `reached` runs only."""
+    """The results of a group.
+
+    Bytes and scores are in their own units; `to_target` is over the `reached` runs only.
+    """
 
     label: str
     runs: int
@@ -88,7 +100,13 @@ class Table:
         """The columns; rounds to target only if there is a target."""
         targets = {row.target for row in self.rows}
         [target] = targets if len(targets) == 1 else ["target"]
-        name = target if isinstance(target, str) else None if target is None else self._score_text(target)
+        name = (
+            target
+            if isinstance(target, str)
+            else None
+            if target is None
+            else self._score_text(target)
+        )
         return [
             "",
             "runs",
@@ -105,12 +123,22 @@ class Table:
         """A row as text, one cell for each header."""
         scale, decimals = (100.0, 1) if self.score == "accuracy" else (1.0, None)
         unfinished = row.runs - row.finished
-        mark = "" if not unfinished else " (unfinished)" if unfinished == row.runs else f" ({unfinished} unfinished)"
+        mark = (
+            ""
+            if not unfinished
+            else " (unfinished)"
+            if unfinished == row.runs
+            else f" ({unfinished} unfinished)"
+        )
         return [
             row.label + mark,
             str(row.runs),
             *(spread.text(scale, decimals) for spread in (row.last, row.best, row.last_ten)),
-            *([self._target_text(row)] if any(other.target is not None for other in self.rows) else []),
+            *(
+                [self._target_text(row)]
+                if any(other.target is not None for other in self.rows)
+                else []
+            ),
             row.seconds.text(),
             row.bytes_up.text(1e-6),
             row.bytes_down.text(1e-6),
@@ -124,9 +152,17 @@ class Table:
         header = [name for spread in spreads for name in (spread, f"{spread}_deviation")]
         writer.writerow(["label", "score", "runs", "finished", "target", "reached", *header])
         for row in self.rows:
-            label = f"'{row.label}" if row.label[:1] in "=+-@" else row.label  # else a spreadsheet would run it
-            numbers = [n for spread in spreads for n in (getattr(row, spread).mean, getattr(row, spread).deviation)]
-            writer.writerow([label, self.score, row.runs, row.finished, row.target, row.reached, *numbers])
+            label = (
+                f"'{row.label}" if row.label[:1] in "=+-@" else row.label
+            )  # else a spreadsheet would run it
+            numbers = [
+                n
+                for spread in spreads
+                for n in (getattr(row, spread).mean, getattr(row, spread).deviation)
+            ]
+            writer.writerow(
+                [label, self.score, row.runs, row.finished, row.target, row.reached, *numbers]
+            )
         return out.getvalue()
 
     def rich(self) -> "RichTable":
@@ -138,10 +174,17 @@ class Table:
         drawn = RichTable(caption=self.caption, caption_justify="left", box=SIMPLE_HEAD, padding=0)
         for i, header in enumerate(self.headers):
             # Where it is narrow, labels are folded and numbers kept whole.
-            drawn.add_column("\n".join(header.split(" ", 1)), justify="right" if i else "left", overflow="fold", no_wrap=bool(i))
+            drawn.add_column(
+                "\n".join(header.split(" ", 1)),
+                justify="right" if i else "left",
+                overflow="fold",
+                no_wrap=bool(i),
+            )
         for row in self.rows:
             label, *numbers = self.cells(row)
-            drawn.add_row(Text(label), *(number.replace(" ± ", "±") for number in numbers))  # in a Text, brackets are no markup
+            drawn.add_row(
+                Text(label), *(number.replace(" ± ", "±") for number in numbers)
+            )  # in a Text, brackets are no markup
         return drawn
 
     def _score_text(self, value: float) -> str:
@@ -180,7 +223,9 @@ def rounds_to_target(run: RunRecord) -> float:
 def _row(group: Group) -> Row:
     runs = group.runs
     to_target = [rounds_to_target(run) for run in runs]
-    last, best, last_ten = (Spread.of(values) for values in zip(*(scores(run) for run in runs), strict=True))
+    last, best, last_ten = (
+        Spread.of(values) for values in zip(*(scores(run) for run in runs), strict=True)
+    )
     return Row(
         label=group.label,
         runs=len(runs),
@@ -204,7 +249,11 @@ def scores(run: RunRecord) -> tuple[float, float, float]:
     known: Array = run.metrics[run.score]
     known = known[~np.isnan(known)]
     finite = known[np.isfinite(known)]
-    best = math.inf if not len(finite) else float(finite.max() if HIGHER_IS_BETTER[run.score] else finite.min())
+    best = (
+        math.inf
+        if not len(finite)
+        else float(finite.max() if HIGHER_IS_BETTER[run.score] else finite.min())
+    )
     return float(known[-1]), best, float(known[-TEN:].mean())
 
 

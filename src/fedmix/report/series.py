@@ -8,7 +8,16 @@ import numpy as np
 from fedmix.report.load import RunRecord
 from fedmix.report.metrics import Array
 
-COLOURS = ("#2f7fc1", "#d55e00", "#0a9370", "#b3589a", "#8c7a1f", "#7f7f7f", "#c2473f", "#7a6bd1")  # on white and on black
+COLOURS = (
+    "#2f7fc1",
+    "#d55e00",
+    "#0a9370",
+    "#b3589a",
+    "#8c7a1f",
+    "#7f7f7f",
+    "#c2473f",
+    "#7a6bd1",
+)  # on white and on black
 DASHES = ("solid", "dash", "dot", "dashdot")  # tell groups apart once the colours are used up
 STYLES = len(COLOURS) * len(DASHES)
 
@@ -25,8 +34,12 @@ class Band:
 
 
 def band(runs: Sequence[RunRecord], y: str, x: str = "round") -> Band:
-    """`y` at each round over the runs that have it there, against the mean of `x` over the same runs."""
-    rounds = np.unique(np.concatenate([run.metrics["round"][~np.isnan(run.metrics[y])] for run in runs]))
+    """`y` at each round over the runs that have it there, against the mean of `x` over the same
+    runs.
+    """
+    rounds = np.unique(
+        np.concatenate([run.metrics["round"][~np.isnan(run.metrics[y])] for run in runs])
+    )
     ys, xs = (np.full((len(runs), len(rounds)), np.nan) for _ in range(2))
     for row, run in enumerate(runs):
         known = ~np.isnan(run.metrics[y])
@@ -36,12 +49,18 @@ def band(runs: Sequence[RunRecord], y: str, x: str = "round") -> Band:
     here = ~np.isnan(ys)
     count = here.sum(0).astype(np.float64)
     mean, mean_x = (np.where(here, values, 0).sum(0) / count for values in (ys, xs))
-    return Band(mean_x, mean, np.where(here, ys, np.inf).min(0), np.where(here, ys, -np.inf).max(0), count)
+    return Band(
+        mean_x, mean, np.where(here, ys, np.inf).min(0), np.where(here, ys, -np.inf).max(0), count
+    )
 
 
 def quantity(run: RunRecord, name: str) -> Array:
     """A column of the metrics, or the megabytes sent in both directions."""
-    return (run.metrics["bytes_up"] + run.metrics["bytes_down"]) / 1e6 if name == "megabytes" else run.metrics[name]
+    return (
+        (run.metrics["bytes_up"] + run.metrics["bytes_down"]) / 1e6
+        if name == "megabytes"
+        else run.metrics[name]
+    )
 
 
 def style(index: int) -> tuple[str, str]:

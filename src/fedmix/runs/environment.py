@@ -38,20 +38,31 @@ def cpu() -> str:
     """The processor's model name."""
     named = ""
     if sys.platform == "darwin":
-        asked = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True)
+        asked = subprocess.run(
+            ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True
+        )
         named = asked.stdout.strip()
     elif Path("/proc/cpuinfo").is_file():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+        named = next(
+            (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
+        )
     return named or platform.machine()
 
 
 def _commit() -> str:
-    """The commit of the checkout this package runs from, if it is one, and not a repository around an installed copy."""
+    """The commit of the checkout this package runs from, if it is one, and not a repository around
+    an installed copy.
+    """
     here = Path(__file__)
     try:
-        for asked in (["ls-files", "--error-unmatch", here.name], ["describe", "--always", "--dirty", "--abbrev=12"]):
-            said = subprocess.run(["git", "-C", str(here.parent), *asked], capture_output=True, text=True, timeout=5)
+        for asked in (
+            ["ls-files", "--error-unmatch", here.name],
+            ["describe", "--always", "--dirty", "--abbrev=12"],
+        ):
+            said = subprocess.run(
+                ["git", "-C", str(here.parent), *asked], capture_output=True, text=True, timeout=5
+            )
             if said.returncode:
                 return ""
     except (OSError, subprocess.TimeoutExpired):

@@ -1,8 +1,9 @@
 """Several runs at once, each in a process of its own: `--jobs`.
 
-A child gets its run as an argument and does what `Run.execute` does. It says every round's metrics, and at last what became of
-the run, as lines of JSON on its standard output. Anything on its standard input asks it to end after its round, with a
-checkpoint; the end of that input ends it at once, so that no child outlives its parent, however that died.
+A child gets its run as an argument and does what `Run.execute` does. It says every round's metrics,
+and at last what became of the run, as lines of JSON on its standard output. Anything on its
+standard input asks it to end after its round, with a checkpoint; the end of that input ends it at
+once, so that no child outlives its parent, however that died.
 """
 
 import json
@@ -25,26 +26,41 @@ from rich.progress import TaskID
 from fedmix.bench.machine import cores
 from fedmix.cli.app import as_sentence
 from fedmix.cli.commands import listening
-from fedmix.core.errors import BadInput, ClientFailure, Collapsed, DataError, Diverged, FedmixError, Interrupted
+from fedmix.core.errors import (
+    BadInput,
+    ClientFailure,
+    Collapsed,
+    DataError,
+    Diverged,
+    FedmixError,
+    Interrupted,
+)
 from fedmix.experiment.spec import Experiment
 from fedmix.runs.progress import Progress, bars
 from fedmix.runs.run import Run
 from fedmix.training.federation import device_named
 
 ASK_SECONDS = 0.2  # between two looks at whether Ctrl-C was pressed
-ERRORS = {kind.__name__: kind for kind in (Interrupted, Diverged, ClientFailure, Collapsed, BadInput, FedmixError)}  # by nearness
+ERRORS = {
+    kind.__name__: kind
+    for kind in (Interrupted, Diverged, ClientFailure, Collapsed, BadInput, FedmixError)
+}  # by nearness
 Outcome = dict[str, Any] | Exception
 
 
 def refused(experiments: Sequence[Experiment], root: Path | None) -> dict[str, Exception]:
-    """By id, why some cannot be run; the data of the others are downloaded and decoded, once, before there are children."""
+    """By id, why some cannot be run; the data of the others are downloaded and decoded, once,
+    before there are children.
+    """
     why: dict[str, Exception] = {}
     loaded: set[str] = set()
     unreadable: dict[str, DataError] = {}
     for experiment in experiments:
         name, device = experiment.data.name, experiment.engine.device
         try:
-            if not (device.startswith("cuda") and torch.cuda.is_available()):  # to try a GPU would take some of its memory
+            if not (
+                device.startswith("cuda") and torch.cuda.is_available()
+            ):  # to try a GPU would take some of its memory
                 device_named(device)
             if name in unreadable:
                 raise unreadable[name]
@@ -78,7 +94,13 @@ def at_once(
                 while waiting and len(running) < jobs and not stopped():
                     run, title, number = waiting.pop()
                     progress = Progress(title, run.experiment, number, quiet=quiet, among=live)
-                    task = [str(run.folder), root and str(root), run.experiment.values(), command, tensorboard]
+                    task = [
+                        str(run.folder),
+                        root and str(root),
+                        run.experiment.values(),
+                        command,
+                        tensorboard,
+                    ]
                     running.add(_Child(run, progress, task, _environment(run, jobs), heard))
                     if not live:
                         progress.note("started")
@@ -97,33 +119,47 @@ def at_once(
                             ended += 1
                             yield child.run, outcome
                 if live:
-                    live.update(every, completed=ended + sum(child.progress.share for child in running))
+                    live.update(
+                        every, completed=ended + sum(child.progress.share for child in running)
+                    )
         finally:
             for child in running:
                 child.kill()
     if ended < len(runs):
         raise Interrupted(
-            f"stopped with {ended} of {len(runs)} missing runs done; the same command goes on where the others were"
+            f"stopped with {ended} of {len(runs)} missing runs done; the same command goes on "
+            "where the others were"
         )
 
 
 def _environment(run: Run, jobs: int) -> dict[str, str]:
-    """Cores are divided among children, unless the caller has done so: those that train on a CPU, and those that compile."""
+    """Cores are divided among children, unless the caller has done so: those that train on a CPU,
+    and those that compile.
+    """
     share = str(max(1, cores() // jobs))
     training = {"OMP_NUM_THREADS": share} if run.experiment.engine.device.startswith("cpu") else {}
     return {"TORCHINDUCTOR_COMPILE_THREADS": share, **training, **os.environ}
 
 
 class _Child:
-    """A process with one run. It has a session of its own, so that Ctrl-C at a terminal reaches only its parent."""
+    """A process with one run.
+
+    It has a session of its own, so that Ctrl-C at a terminal reaches only its parent.
+    """
 
     def __init__(
-        self, run: Run, progress: Progress, task: list[Any], env: dict[str, str], heard: "SimpleQueue[tuple[_Child, Any]]"
+        self,
+        run: Run,
+        progress: Progress,
+        task: list[Any],
+        env: dict[str, str],
+        heard: "SimpleQueue[tuple[_Child, Any]]",
     ) -> None:
         self.run, self.progress = run, progress
         self.last: list[Any] = ["", None]
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fedmix.runs.jobs", json.dumps(task)],  # -P: nothing of the folder it is in
+            # -P: nothing of the folder it is in
+            [sys.executable, "-P", "-m", "fedmix.runs.jobs", json.dumps(task)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True,
         )  # fmt: skip
         Thread(target=self._listen, args=(heard,), daemon=True).start()
@@ -161,7 +197,11 @@ class _Child:
             return dict(said)
         if kind in ERRORS:
             return ERRORS[kind](*said)
-        how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended early with exit code {code}"
+        how = (
+            f"was killed by signal {-code} ({signal.strsignal(-code)})"
+            if code < 0
+            else f"ended early with exit code {code}"
+        )
         why = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
         return FedmixError(f"its process {how}{why}; the same command goes on where it was")
 
@@ -191,10 +231,15 @@ def _work(task: str) -> None:
     try:
         run = Run(Experiment.of(values), Path(folder))
         with listening(run, lambda line: say("round", line), tensorboard) as listen:
-            done = run.execute(listen, command=command, root=root and Path(root), stopped=stop.is_set)
+            done = run.execute(
+                listen, command=command, root=root and Path(root), stopped=stop.is_set
+            )
         say("done", done)
     except FedmixError as error:
-        say(next(name for name, kind in ERRORS.items() if isinstance(error, kind)), error.__reduce__()[1])
+        say(
+            next(name for name, kind in ERRORS.items() if isinstance(error, kind)),
+            error.__reduce__()[1],
+        )
     except Exception as error:  # whatever it is, the parent tells it, and other runs go on
         traceback.print_exc()
         say("FedmixError", [f"{type(error).__name__}: {error}"])

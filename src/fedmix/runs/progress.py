@@ -1,4 +1,6 @@
-"""Progress of a run, or of any number of things: a live bar on a terminal, a plain line now and then elsewhere."""
+"""Progress of a run, or of any number of things: a live bar on a terminal, a plain line now and
+then elsewhere.
+"""
 
 import sys
 import time
@@ -9,7 +11,13 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
 
 from fedmix.runs.run import Spec
@@ -19,12 +27,17 @@ SLOWEST_SECONDS = 600.0  # of two rounds, for the time left to be known
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """Messages go to standard error, results to standard output, text as it is. NO_COLOR is respected by rich."""
+    """Messages go to standard error, results to standard output, text as it is.
+
+    NO_COLOR is respected by rich.
+    """
     return Console(file=stream or sys.stderr, highlight=False, markup=False, emoji=False)
 
 
 def paper() -> Console:
-    """Standard output for a table, never narrower than 80: lines may go on in the next one, but numbers lose no digits."""
+    """Standard output for a table, never narrower than 80: lines may go on in the next one, but
+    numbers lose no digits.
+    """
     out = console(sys.stdout)
     out.width = max(out.width, 80)
     return out
@@ -49,10 +62,17 @@ def bars(*, quiet: bool) -> Bar | None:
 
 
 class Progress:
-    """Shows round, score, loss, clients a second and the time left, in a bar of its own or `among` others."""
+    """Shows round, score, loss, clients a second and the time left, in a bar of its own or `among`
+    others.
+    """
 
-    def __init__(self, title: str, experiment: Spec, number: str, *, quiet: bool, among: Bar | None = None) -> None:
-        self.title, self.total = title if number == "1/1" else f"[{number}] {title}", experiment.rounds
+    def __init__(
+        self, title: str, experiment: Spec, number: str, *, quiet: bool, among: Bar | None = None
+    ) -> None:
+        self.title, self.total = (
+            title if number == "1/1" else f"[{number}] {title}",
+            experiment.rounds,
+        )
         self.clients: int = experiment.training.clients_per_round
         self.quiet, self.said, self.share = quiet, "", 0.0  # the share of rounds that are done
         self.shown: dict[str, float] = {}
@@ -68,7 +88,12 @@ class Progress:
             self.own.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self.own:
             self.own.stop()
 
@@ -121,7 +146,9 @@ class Progress:
 
 @contextmanager
 def counting(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal, a plain line now and then elsewhere; each call begins the next of `total` things."""
+    """A bar on a terminal, a plain line now and then elsewhere; each call begins the next of
+    `total` things.
+    """
     screen, count, spoke = console(), 0, -LINE_SECONDS
     if quiet:
         yield lambda _: None
@@ -137,7 +164,12 @@ def counting(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
 
         yield say
         return
-    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    columns = (
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
     with Bar(*columns, console=screen, transient=True) as bar:
         task = bar.add_task("", total=total)
 

@@ -1,6 +1,7 @@
 """A federation that a script made, of its own data, model or objective, in a run folder.
 
-Its experiment.toml only describes what fedmix cannot make by itself. The hashes in [recorded] keep others from taking its place.
+Its experiment.toml only describes what fedmix cannot make by itself. The hashes in [recorded] keep
+others from taking its place.
 """
 
 import hashlib
@@ -33,7 +34,9 @@ from fedmix.training.federation import Federation, Rounds
 from fedmix.training.settings import Training
 
 NAMES = {kind: name for name, kind in OBJECTIVES.items()}
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in what Python shows of an object that does not say what it is
+ADDRESS = re.compile(
+    r" at 0x[0-9a-f]+"
+)  # in what Python shows of an object that does not say what it is
 
 
 def record(
@@ -45,31 +48,43 @@ def record(
     target: float | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train until round `rounds` is done and keep the run in a folder, going on from what is there; the summary.
+    """Train until round `rounds` is done and keep the run in a folder, going on from what is there;
+    the summary.
 
-    Ctrl-C ends it after its round, with a checkpoint. A script that makes the same federation again goes on from there, also to
-    more rounds than before. Afterwards `federation` is as if it had been trained in one go. `target` is the score to which rounds
-    are counted.
+    Ctrl-C ends it after its round, with a checkpoint. A script that makes the same federation again
+    goes on from there, also to more rounds than before. Afterwards `federation` is as if it had
+    been trained in one go. `target` is the score to which rounds are counted.
     """
     if not isinstance(federation, Federation):
         raise BadInput(f"what is to be recorded is {described(federation)}; give a Federation")
     for name, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
         whole(name, value)
     if target is not None and not (is_number(target) and math.isfinite(target)):
-        raise BadInput(f"target={shown(target)} is no number; give the score to reach, or leave it out")
+        raise BadInput(
+            f"target={shown(target)} is no number; give the score to reach, or leave it out"
+        )
     instance("folder", folder, (str, os.PathLike), "give the path of a folder")
     flag("quiet", quiet)
     if federation.round:
-        raise BadInput(f"this federation has done {federation.round} rounds; record a new one, which goes on from {folder}")
+        raise BadInput(
+            f"this federation has done {federation.round} rounds; record a new one, which goes on "
+            f"from {folder}"
+        )
     target = None if target is None else float(target)
-    spec = Recorded(int(rounds), int(evaluate_every), target, federation.training, settings_of(federation))
+    spec = Recorded(
+        int(rounds), int(evaluate_every), target, federation.training, settings_of(federation)
+    )
     title = f"{federation.data.name} {spec.algorithm} seed {federation.seed}"
     with ctrl_c() as stopped, Progress(title, spec, "1/1", quiet=quiet) as progress:
         try:
-            summary = Recording(spec, Path(folder), federation).execute(progress.update, stopped=stopped)
+            summary = Recording(spec, Path(folder), federation).execute(
+                progress.update, stopped=stopped
+            )
         except Interrupted:
             said = f"stopped after round {federation.round}; run the same again to go on"
-            raise KeyboardInterrupt(said) from None  # which no loop over runs takes for a run that failed
+            raise KeyboardInterrupt(
+                said
+            ) from None  # which no loop over runs takes for a run that failed
     if "warning" in summary:
         progress.note(summary["warning"])
     return summary
@@ -77,7 +92,9 @@ def record(
 
 @dataclass(frozen=True)
 class Recorded:
-    """What stands for an experiment where there is none: the settings of a federation, with its data and model described."""
+    """What stands for an experiment where there is none: the settings of a federation, with its
+    data and model described.
+    """
 
     rounds: int
     evaluate_every: int
@@ -106,7 +123,9 @@ class Recording(RunFolder):
         self.federation = federation
 
     def finished(self) -> None:
-        """Never, since the federation is wanted as well: where all rounds are done it is restored, and trains no more."""
+        """Never, since the federation is wanted as well: where all rounds are done it is restored,
+        and trains no more.
+        """
 
     def _build(self, root: Path | None) -> Rounds:  # noqa: ARG002 - only experiments look for data
         return self.federation
@@ -120,7 +139,9 @@ class Recording(RunFolder):
 
 
 def settings_of(federation: Federation) -> dict[str, Any]:
-    """All that a federation depends on, as far as plain values can say it; hashes stand for samples, layers and weights."""
+    """All that a federation depends on, as far as plain values can say it; hashes stand for
+    samples, layers and weights.
+    """
     data, model, exchange = federation.data, federation.model, federation.exchange
     params = {name: p.detach().cpu() for name, p in federation.params.items()}
     kinds = [(name, p.shape, p.dtype, name in model.trained) for name, p in params.items()]
@@ -149,7 +170,8 @@ def settings_of(federation: Federation) -> dict[str, Any]:
 
 
 def _told(value: Any, known: frozenset[int] = frozenset()) -> Any:
-    """A function as far as plain values can say it: its name, its code, and what it takes from around it.
+    """A function as far as plain values can say it: its name, its code, and what it takes from
+    around it.
 
     Functions of other modules are told by their names: their code is not the script's.
     """
@@ -168,7 +190,10 @@ def _told(value: Any, known: frozenset[int] = frozenset()) -> Any:
                 for name, v in [*around.nonlocals.items(), *around.globals.items()]
                 if not inspect.ismodule(v)
             }
-            return [value.__qualname__, *all_of([value.__code__, value.__defaults__, value.__kwdefaults__, outer])]
+            return [
+                value.__qualname__,
+                *all_of([value.__code__, value.__defaults__, value.__kwdefaults__, outer]),
+            ]
         case CodeType():
             return [value.co_code, value.co_names, *all_of(value.co_consts)]
         case MethodType():
@@ -187,13 +212,20 @@ def _told(value: Any, known: frozenset[int] = frozenset()) -> Any:
             return digest(value.detach().cpu().numpy())
     call = vars(type(value)).get("__call__")
     if isinstance(call, FunctionType) or (is_dataclass(value) and not inspect.isclass(value)):
-        held = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else vars(value)
+        held = (
+            {f.name: getattr(value, f.name) for f in fields(value)}
+            if is_dataclass(value)
+            else vars(value)
+        )
         return [type(value).__qualname__, *all_of([call, held])]
     return _text(value)
 
 
 def _objective(objective: Objective) -> dict[str, Any]:
-    """An objective as an experiment has it: its name, parameters, μ and layer. Others are called by their class."""
+    """An objective as an experiment has it: its name, parameters, μ and layer.
+
+    Others are called by their class.
+    """
     if type(objective) is Sum:
         first, second = _objective(objective.first), _objective(objective.second)
         if type(objective.second) is Proximal and not first.get("mu"):
@@ -201,16 +233,29 @@ def _objective(objective: Objective) -> dict[str, Any]:
         return {"name": f"{first['name']}+{second['name']}", "first": first, "second": second}
     if type(objective) is Hidden:
         return _objective(objective.objective) | {"layer": objective.layer}
-    inner = {name: _objective(value) for name, value in vars(objective).items() if isinstance(value, Objective)}
+    inner = {
+        name: _objective(value)
+        for name, value in vars(objective).items()
+        if isinstance(value, Objective)
+    }
     named = {"name": NAMES.get(type(objective), type(objective).__name__)}
     return named | {"mu": 0.0, "layer": 0} | vars(objective) | inner | named
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """What of these values a TOML file can hold."""
-    numbers = {str(name): value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
-    simple = {name: value for name, value in numbers.items() if isinstance(value, bool | int | float | str)}
-    return simple | {name: _plain(value) for name, value in numbers.items() if isinstance(value, dict)}
+    numbers = {
+        str(name): value.item() if isinstance(value, np.generic) else value
+        for name, value in values.items()
+    }
+    simple = {
+        name: value
+        for name, value in numbers.items()
+        if isinstance(value, bool | int | float | str)
+    }
+    return simple | {
+        name: _plain(value) for name, value in numbers.items() if isinstance(value, dict)
+    }
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,5 @@
-"""Run folders: everything a run says is in one, it can be killed at any moment, and it goes on where it was.
+"""Run folders: everything a run says is in one, it can be killed at any moment, and it goes on
+where it was.
 
     experiment.toml         the spec                  metrics.jsonl           one object per round
     environment.json        where and how it ran      checkpoint.safetensors  what the next round depends on
@@ -6,9 +7,9 @@
     gallery.safetensors     some of the exchanged means, for image data
     means-V.safetensors     version V of the released means, of which the checkpoint names one; written once
 
-Files are written beside and renamed, so each is whole or absent; metrics are appended, and cut back to the checkpoint when a
-run goes on. Where clients have test samples of their own, clients.json gets their scores when the run is done. No file is ever
-unpickled.
+Files are written beside and renamed, so each is whole or absent; metrics are appended, and cut back
+to the checkpoint when a run goes on. Where clients have test samples of their own, clients.json
+gets their scores when the run is done. No file is ever unpickled.
 """
 
 import errno
@@ -40,7 +41,11 @@ CHECKPOINT_SECONDS = 5.0
 GALLERY = 12
 LARGEST = 256 << 20  # bytes of a file that is read whole
 MEANS = re.compile(r"means-[0-9]{1,19}\.safetensors")
-RELEASED = ("exchange.owner", "exchange.x", "exchange.y")  # the large part of a state: the same until the next version
+RELEASED = (
+    "exchange.owner",
+    "exchange.x",
+    "exchange.y",
+)  # the large part of a state: the same until the next version
 MAY_CHANGE = ("rounds", "engine.processes")  # when a run goes on
 Listener = Callable[[dict[str, Any]], None]
 
@@ -90,7 +95,9 @@ class RunFolder:
         except ValueError:
             said = None
         if not isinstance(said, dict):
-            raise BadInput(f"{path} is damaged; delete it and go on with: fedmix resume {self.folder}")
+            raise BadInput(
+                f"{path} is damaged; delete it and go on with: fedmix resume {self.folder}"
+            )
         return said
 
     def finished(self) -> dict[str, Any] | None:
@@ -111,10 +118,13 @@ class RunFolder:
         stopped: Callable[[], bool] = lambda: False,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
     ) -> dict[str, Any]:
-        """Run to the end, from the checkpoint if there is one; the summary. `listen` gets the metrics of every round.
+        """Run to the end, from the checkpoint if there is one; the summary.
 
-        `stopped` is asked after every round; once it says so, a checkpoint is written and Interrupted raised. A run that
-        diverged or collapsed has no summary; going on, it ends in the same round again.
+        `listen` gets the metrics of every round.
+
+        `stopped` is asked after every round; once it says so, a checkpoint is written and
+        Interrupted raised. A run that diverged or collapsed has no summary; going on, it ends in
+        the same round again.
         """
         with writing(self.folder), locked(self.folder):
             self._refuse_other()
@@ -123,7 +133,9 @@ class RunFolder:
             federation, seconds = self._begin(root, command)
             saved_at = started = time.monotonic()
             with (self.folder / "metrics.jsonl").open("a") as metrics:
-                for done_round in federation.run(self.experiment.rounds, evaluate_every=self.experiment.evaluate_every):
+                for done_round in federation.run(
+                    self.experiment.rounds, evaluate_every=self.experiment.evaluate_every
+                ):
                     spent = seconds + time.monotonic() - started
                     line = _line(done_round, federation, spent)
                     metrics.write(json.dumps(line, allow_nan=False) + "\n")
@@ -137,7 +149,10 @@ class RunFolder:
                         saved_at = time.monotonic()
                     listen(line)
                     if stop and not last:
-                        raise Interrupted(f"stopped after round {federation.round}; go on with: fedmix resume {self.folder}")
+                        raise Interrupted(
+                            f"stopped after round {federation.round}; go on with: fedmix resume "
+                            f"{self.folder}"
+                        )
             return self._finish(federation)
 
     def _refuse_other(self) -> None:
@@ -146,9 +161,14 @@ class RunFolder:
             return
         there, rounds = self._there(), self.experiment.rounds
         if differs := _difference(there, self.experiment.values()):
-            raise BadInput(f"{self.folder} holds another experiment ({differs}); choose another folder")
+            raise BadInput(
+                f"{self.folder} holds another experiment ({differs}); choose another folder"
+            )
         if (more := there["rounds"]) > rounds:
-            raise BadInput(f"{self.folder} holds this run with {more} rounds, more than {rounds}; ask for {more} or more")
+            raise BadInput(
+                f"{self.folder} holds this run with {more} rounds, more than {rounds}; ask for "
+                f"{more} or more"
+            )
 
     def _changed(self, what: str) -> BadInput:
         return BadInput(
@@ -164,7 +184,9 @@ class RunFolder:
         privacy(federation)  # which may lack a package: better now than after the last round
         saved = self._saved()
         if saved is None:
-            write_whole(self.folder / "environment.json", _json(environment(federation.device, command)))
+            write_whole(
+                self.folder / "environment.json", _json(environment(federation.device, command))
+            )
             write_whole(self.folder / "clients.json", _clients(federation))
             write_whole(self.folder / "metrics.jsonl", b"")
             write_whole(self.folder / "experiment.toml", spec)
@@ -190,7 +212,9 @@ class RunFolder:
         self._means = about.get("means")
         if self._means:
             if not MEANS.fullmatch(self._means):  # it is not to lead out of the folder
-                raise self._damaged("checkpoint.safetensors", f"its means are in {printable(self._means)}")
+                raise self._damaged(
+                    "checkpoint.safetensors", f"its means are in {printable(self._means)}"
+                )
             state |= self._read(self._means)[0]
         return state, about
 
@@ -203,18 +227,38 @@ class RunFolder:
         try:
             with safe_open(path, framework="pt") as file:
                 return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 - not a dict
-        except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-            raise self._damaged(name, str(error)) from None  # what torch makes of a tensor's kind and shape may fail as well
+        except (
+            SafetensorError,
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RuntimeError,
+        ) as error:
+            raise self._damaged(
+                name, str(error)
+            ) from None  # what torch makes of a tensor's kind and shape may fail as well
 
     def _damaged(self, name: str, reason: str) -> BadInput:
         why = printable(reason.strip().split("\n")[0])
-        return BadInput(f"{self.folder / name} is damaged ({why}); delete checkpoint.safetensors to start this run anew")
+        return BadInput(
+            f"{self.folder / name} is damaged ({why}); delete checkpoint.safetensors to start this "
+            "run anew"
+        )
 
     def _content(self, name: str) -> bytes:
-        return read_within(self.folder / name, LARGEST, f"restore it, or delete {self.folder} to start anew", links=False)
+        return read_within(
+            self.folder / name,
+            LARGEST,
+            f"restore it, or delete {self.folder} to start anew",
+            links=False,
+        )
 
     def _checkpoint(self, federation: Rounds, seconds: float) -> None:
-        """Write what the next round depends on: a new version of the released means first; the old one goes last."""
+        """Write what the next round depends on: a new version of the released means first; the old
+        one goes last.
+        """
         from safetensors.torch import save
 
         about = {"experiment": self.experiment.identity, "seconds": repr(seconds)}
@@ -234,42 +278,59 @@ class RunFolder:
                 old.unlink()
 
     def _cut_metrics(self, rounds: int) -> None:
-        """Drop what was written after the checkpoint, a torn last line included; it will come again."""
+        """Drop what was written after the checkpoint, a torn last line included; it will come
+        again.
+        """
         path = self.folder / "metrics.jsonl"
         lines = self._content(path.name).split(b"\n")[:rounds] if path.is_file() else []
         if [_round_of(line) for line in lines] != list(range(1, rounds + 1)):
             raise BadInput(
-                f"{path} lacks some of the {rounds} rounds before the checkpoint; delete checkpoint.safetensors to start anew"
+                f"{path} lacks some of the {rounds} rounds before the checkpoint; delete "
+                "checkpoint.safetensors to start anew"
             )
         write_whole(path, b"".join(line + b"\n" for line in lines))
 
     def _lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+        return [
+            json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()
+        ]
 
     def _tested(self) -> list[tuple[int, float]]:
         """The rounds that were tested, and their accuracies."""
-        return [(line["round"], line["accuracy"]) for line in self._lines() if line.get("accuracy") is not None]
+        return [
+            (line["round"], line["accuracy"])
+            for line in self._lines()
+            if line.get("accuracy") is not None
+        ]
 
     def _finish(self, federation: Rounds) -> dict[str, Any]:
         self._drop_old_means()  # left by a process that was killed after its last checkpoint
         if federation.data.test_clients is not None:
-            write_whole(self.folder / "clients.json", _clients(federation, federation.evaluate_clients().scores.tolist()))
+            write_whole(
+                self.folder / "clients.json",
+                _clients(federation, federation.evaluate_clients().scores.tolist()),
+            )
         summary = summarise(self._lines(), self.experiment) | privacy(federation)
-        if federation.guessing is not None and (said := warning([a for _, a in federation.tested], federation.guessing)):
+        if federation.guessing is not None and (
+            said := warning([a for _, a in federation.tested], federation.guessing)
+        ):
             summary["warning"] = said
         write_whole(self.folder / "summary.json", _json(summary))
         return summary
 
 
 class Run(RunFolder):
-    """The run of an experiment, in a folder such as `out / experiment.id`; `Run.open(folder)` goes on with one.
+    """The run of an experiment, in a folder such as `out / experiment.id`; `Run.open(folder)` goes
+    on with one.
 
     `build` makes what trains, where that is not the experiment's own federation.
     """
 
     experiment: Experiment
 
-    def __init__(self, experiment: Experiment, folder: Path, build: Callable[[], Rounds] | None = None) -> None:
+    def __init__(
+        self, experiment: Experiment, folder: Path, build: Callable[[], Rounds] | None = None
+    ) -> None:
         super().__init__(experiment, folder)
         self.build = build
 
@@ -277,7 +338,10 @@ class Run(RunFolder):
     def open(folder: Path) -> "Run":
         """The run in a folder, by its experiment.toml."""
         if not (folder / "experiment.toml").is_file():
-            raise BadInput(f"{folder} holds no run: it has no experiment.toml; give a folder that 'fedmix run' made")
+            raise BadInput(
+                f"{folder} holds no run: it has no experiment.toml; give a folder that 'fedmix "
+                "run' made"
+            )
         return Run(Experiment.load(folder / "experiment.toml"), folder)
 
     def restored(self, root: Path | None = None) -> Federation:
@@ -306,7 +370,11 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     before, now = kept(there), kept(here)
     for key in now | before:
         if before.get(key) != now.get(key):
-            hint = "; fedmix.models.initialised gives the same every time" if key == "recorded.initial_weights" else ""
+            hint = (
+                "; fedmix.models.initialised gives the same every time"
+                if key == "recorded.initial_weights"
+                else ""
+            )
             return f"{key} is {before.get(key, 'not set')} there and {now.get(key, 'not set')} here{hint}"
     return ""
 
@@ -319,7 +387,11 @@ def summarise(lines: list[dict[str, Any]], experiment: Spec) -> dict[str, Any]:
     finite = [(r, s) for r, s in scores if s is not None]
     best_round, best = better(finite, key=lambda pair: pair[1]) if finite else (None, None)
     target = experiment.target
-    reached = [r for r, s in finite if target is not None and (s >= target if better is max else s <= target)]
+    reached = [
+        r
+        for r, s in finite
+        if target is not None and (s >= target if better is max else s <= target)
+    ]
     final = lines[-1]
     return {
         "rounds": final["round"],
@@ -329,7 +401,9 @@ def summarise(lines: list[dict[str, Any]], experiment: Spec) -> dict[str, Any]:
         "last": scores[-1][1],
         "best": best,
         "best_round": best_round,
-        "mean_last_ten": float(np.mean(lately)) if None not in (lately := [s for _, s in scores[-10:]]) else None,
+        "mean_last_ten": float(np.mean(lately))
+        if None not in (lately := [s for _, s in scores[-10:]])
+        else None,
         "target": target,
         "rounds_to_target": reached[0] if reached else None,
         "seconds": final["seconds"],
@@ -339,22 +413,46 @@ def summarise(lines: list[dict[str, Any]], experiment: Spec) -> dict[str, Any]:
 
 
 def privacy(federation: Rounds) -> dict[str, Any]:
-    """What the releases so far guarantee, in a sentence and in numbers; None where they guarantee nothing."""
+    """What the releases so far guarantee, in a sentence and in numbers; None where they guarantee
+    nothing.
+    """
     sample = federation.guarantee()
-    numbers = {"epsilon": sample.epsilon if sample else None, "delta": sample.delta, "releases": sample.releases}
+    numbers = {
+        "epsilon": sample.epsilon if sample else None,
+        "delta": sample.delta,
+        "releases": sample.releases,
+    }
     said = str(sample)
     if sample:
         client = federation.guarantee(level="client")
-        said += f" For a whole client replaced: ε = {upwards(client.epsilon)}." if client else " None for a whole client."
+        said += (
+            f" For a whole client replaced: ε = {upwards(client.epsilon)}."
+            if client
+            else " None for a whole client."
+        )
         said += " Weights, sizes and who takes part are not covered."
     return {"privacy": said, **numbers}
 
 
 def _line(done: Round, federation: Rounds, seconds: float) -> dict[str, Any]:
     total = federation.traffic
-    sent = {"bytes_up": total.up, "bytes_down": total.down, **{k: v for k, v in asdict(total).items() if k != "pool"}}
-    scores = {name: value if math.isfinite(value) else None for name, value in (done.metrics or {}).items()}
-    return {"round": done.round, **scores, "local_loss": done.local_loss, "seconds": round(seconds, 3), **sent, **done.notes}
+    sent = {
+        "bytes_up": total.up,
+        "bytes_down": total.down,
+        **{k: v for k, v in asdict(total).items() if k != "pool"},
+    }
+    scores = {
+        name: value if math.isfinite(value) else None
+        for name, value in (done.metrics or {}).items()
+    }
+    return {
+        "round": done.round,
+        **scores,
+        "local_loss": done.local_loss,
+        "seconds": round(seconds, 3),
+        **sent,
+        **done.notes,
+    }
 
 
 def _round_of(line: bytes) -> Any:
@@ -363,13 +461,22 @@ def _round_of(line: bytes) -> Any:
         said = parse_json(line)
     except ValueError:
         return None
-    if not isinstance(said, dict) or not {"round", "seconds", "bytes_up", "bytes_down"} <= said.keys():
+    if (
+        not isinstance(said, dict)
+        or not {"round", "seconds", "bytes_up", "bytes_down"} <= said.keys()
+    ):
         return None
-    return said["round"] if all(value is None or type(value) in (int, float) for value in said.values()) else None
+    return (
+        said["round"]
+        if all(value is None or type(value) in (int, float) for value in said.values())
+        else None
+    )
 
 
 def _clients(federation: Rounds, scores: list[float] | None = None) -> bytes:
-    """Who holds how much, and the last model's score on each client's own test samples where that is known."""
+    """Who holds how much, and the last model's score on each client's own test samples where that
+    is known.
+    """
     clients = federation.holdings()
     if scores is not None:
         clients["scores"] = [score if math.isfinite(score) else None for score in scores]
@@ -377,15 +484,27 @@ def _clients(federation: Rounds, scores: list[float] | None = None) -> bytes:
 
 
 def _gallery(federation: Rounds, path: Path) -> None:
-    """Some of the means that this run exchanges, beside the single samples that m=1 would have sent."""
+    """Some of the means that this run exchanges, beside the single samples that m=1 would have
+    sent.
+    """
     data, exchange = federation.data, federation.exchange
-    if exchange is None or federation.needs.layer or exchange.how.source != "pool" or not isinstance(data.transform, Images):
+    if (
+        exchange is None
+        or federation.needs.layer
+        or exchange.how.source != "pool"
+        or not isinstance(data.transform, Images)
+    ):
         return
     from safetensors.torch import save
 
     assert exchange.pool is not None
-    samples = data.units(np.stack([data.x[data.clients[k][0]] for k in range(min(GALLERY, len(data.clients)))]))
-    write_whole(path, save({"means": exchange.pool.x[:GALLERY].contiguous(), "samples": samples.contiguous()}))
+    samples = data.units(
+        np.stack([data.x[data.clients[k][0]] for k in range(min(GALLERY, len(data.clients)))])
+    )
+    write_whole(
+        path,
+        save({"means": exchange.pool.x[:GALLERY].contiguous(), "samples": samples.contiguous()}),
+    )
 
 
 def _json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
@@ -401,7 +520,9 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BadInput(f"another process is running in {folder}; wait for it or stop it first") from None
+            raise BadInput(
+                f"another process is running in {folder}; wait for it or stop it first"
+            ) from None
         try:
             yield
         finally:
@@ -413,7 +534,9 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Make the folder, and turn what goes wrong with it into a sentence; no folders are left that were made for nothing."""
+    """Make the folder, and turn what goes wrong with it into a sentence; no folders are left that
+    were made for nothing.
+    """
     made: list[Path] = []
     try:
         made += [path for path in (folder, *folder.parents) if not path.exists()]
@@ -422,10 +545,20 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise FedmixError(
-                f"the disk of {folder} is full; make room and start the same again: it goes on where it was"
+                f"the disk of {folder} is full; make room and start the same again: it goes on "
+                "where it was"
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
-            raise BadInput(f"{folder} cannot be written ({error.strerror}); choose another folder") from error
+        if error.errno in (
+            errno.EACCES,
+            errno.EROFS,
+            errno.EPERM,
+            errno.ENOTDIR,
+            errno.EEXIST,
+            errno.ENOENT,
+        ):
+            raise BadInput(
+                f"{folder} cannot be written ({error.strerror}); choose another folder"
+            ) from error
         raise
     finally:
         with suppress(OSError):  # they hold something

@@ -1,4 +1,6 @@
-"""TensorBoard logging of a run's metrics, for those who have it (`pip install 'fedmix[tensorboard]'`)."""
+"""TensorBoard logging of a run's metrics, for those who have it (`pip install
+'fedmix[tensorboard]'`).
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +13,15 @@ from fedmix.runs.run import Listener
 
 @contextmanager
 def logging(folder: Path) -> Iterator[Listener]:
-    """Gives a listener that writes every number of a round under `folder`/tensorboard, by round; nothing before the first."""
+    """Gives a listener that writes every number of a round under `folder`/tensorboard, by round;
+    nothing before the first.
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise BadInput("--tensorboard needs the package tensorboard; run: pip install 'fedmix[tensorboard]'") from error
+        raise BadInput(
+            "--tensorboard needs the package tensorboard; run: pip install 'fedmix[tensorboard]'"
+        ) from error
     writer: Any = None
 
     def listen(line: dict[str, Any]) -> None:

@@ -1,1 +1,3 @@
-"""How a federation trains: settings, draws, batches, local steps, the server's step, and the round loop."""
+"""How a federation trains: settings, draws, batches, local steps, the server's step, and the round
+loop.
+"""

@@ -14,7 +14,9 @@ from fedmix.training.draws import ClientPlan
 
 
 class Received(NamedTuple):
-    """The pool as clients use it: means as model inputs (or hidden states) and their labels, on the device."""
+    """The pool as clients use it: means as model inputs (or hidden states) and their labels, on the
+    device.
+    """
 
     x: Tensor
     y: Tensor
@@ -46,7 +48,9 @@ class Resident:
 
     @staticmethod
     def on(device: torch.device, data: FederatedData) -> "Resident":
-        x, y = (torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (data.x, data.y))
+        x, y = (
+            torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (data.x, data.y)
+        )
         return Resident(data, x, y)
 
     @property
@@ -64,7 +68,9 @@ class Resident:
 
     def put(self, plan: ClientPlan) -> PlanOnDevice:
         """A located plan on the device."""
-        return PlanOnDevice._make(None if f is None else torch.from_numpy(f).to(self.device) for f in plan)
+        return PlanOnDevice._make(
+            None if f is None else torch.from_numpy(f).to(self.device) for f in plan
+        )
 
     def inputs(self, rows: Tensor, crops: Tensor | None) -> Tensor:
         """Samples at `rows` (any shape) as model inputs, cropped and flipped as drawn."""

@@ -1,7 +1,8 @@
 """Whether an objective, a model and a loss go together, tried before anything runs.
 
-An objective draws nothing, and padding does not count in it. What it mixes can be mixed: inputs that the model does not take for
-whole numbers, and targets that the loss is linear in. What it differentiates twice, PyTorch differentiates rightly.
+An objective draws nothing, and padding does not count in it. What it mixes can be mixed: inputs
+that the model does not take for whole numbers, and targets that the loss is linear in. What it
+differentiates twice, PyTorch differentiates rightly.
 """
 
 import math
@@ -44,27 +45,37 @@ def check_objective(objective: Objective, model: Model, data: FederatedData) -> 
 
 
 def _check_values(objective: Objective, model: Model, params: Params, padded: Batch) -> None:
-    """Refuse an objective that gives a batch two values, or a sample another one where padding stands beside it."""
+    """Refuse an objective that gives a batch two values, or a sample another one where padding
+    stands beside it.
+    """
     alone = each_field(lambda t: t[:1] if t.ndim else t, padded)
     for phase in objective.phases():
         name = type(phase.objective).__name__
         try:
-            one, beside, again = (float(phase.objective(model, params, params, b)) for b in (alone, padded, padded))
+            one, beside, again = (
+                float(phase.objective(model, params, params, b)) for b in (alone, padded, padded)
+            )
         except FedmixError:
             raise
         except Exception:  # the first step will fail too, and says where and with which input
             return
         if not math.isfinite(beside):
-            raise BadInput(f"the objective {name} is {beside} before any training; look at its parameters and formula")
+            raise BadInput(
+                f"the objective {name} is {beside} before any training; look at its parameters and "
+                "formula"
+            )
         if beside != again:
             raise BadInput(
-                f"the objective {name} gives two values for the same batch, so runs could not be repeated: it draws random "
+                f"the objective {name} gives two values for the same batch, so runs could not be "
+                "repeated: it draws random "
                 "numbers by itself; what is random comes with the batch"
             )
         if abs(one - beside) > 1e-4 * abs(one) + 1e-5:
             raise BadInput(
-                f"the objective {name} lets padding count: {one:.4g} for one sample, and {beside:.4g} with another beside it "
-                "that batch.mask leaves out; take means over samples by batch_mean(values, batch.mask)"
+                f"the objective {name} lets padding count: {one:.4g} for one sample, and "
+                f"{beside:.4g} with another beside it "
+                "that batch.mask leaves out; take means over samples by batch_mean(values, "
+                "batch.mask)"
             )
 
 
@@ -92,44 +103,60 @@ def _check_linear(loss: Loss, outputs: int) -> None:
         return
     if not torch.allclose(of_mean, mean, 1e-4, 1e-6):
         raise BadInput(
-            f"the loss {loss.name!r} is not linear in its target, so that a mean of targets cannot stand for the targets; "
-            "use cross_entropy or squared_error of fedmix.core.losses, or an objective without means"
+            f"the loss {loss.name!r} is not linear in its target, so that a mean of targets cannot "
+            "stand for the targets; "
+            "use cross_entropy or squared_error of fedmix.core.losses, or an objective without "
+            "means"
         )
 
 
 def _check_mixable(model: Model, params: Params, x: Tensor) -> None:
-    """Refuse inputs that the model takes for whole numbers: it does not follow them a little, but all the way it does.
+    """Refuse inputs that the model takes for whole numbers: it does not follow them a little, but
+    all the way it does.
 
-    With several parameters, since units of a network that stay dead for some of them do not follow a little either.
+    With several parameters, since units of a network that stay dead for some of them do not follow
+    a little either.
     """
     normal, flat = trial(x.dtype), torch.ones_like(x[0], dtype=torch.bool)
     try:
         for _ in range(DRAWS):
-            tried = {name: p + 0.1 * normal(p.shape).to(p.dtype) for name, p in params.items()}  # the first ones may be zero
+            tried = {
+                name: p + 0.1 * normal(p.shape).to(p.dtype) for name, p in params.items()
+            }  # the first ones may be zero
             with torch.enable_grad():
                 of = x.clone().requires_grad_()
                 z = model(tried, of, KEY)
                 weighted = (z * normal(z.shape)).sum()
-                slope = torch.autograd.grad(weighted, of, allow_unused=True)[0] if z.requires_grad else None
+                slope = (
+                    torch.autograd.grad(weighted, of, allow_unused=True)[0]
+                    if z.requires_grad
+                    else None
+                )
             flat &= torch.ones_like(flat) if slope is None else (slope == 0).all(0)
-            others = (torch.where(flat, other, x) for other in (x + 0.25, x.flip(0), x.flip(0) + 0.25))
+            others = (
+                torch.where(flat, other, x) for other in (x + 0.25, x.flip(0), x.flip(0) + 0.25)
+            )
             near, far, near_far = (model(tried, other, KEY) for other in others)
             if not torch.equal(z, near) or not torch.equal(far, near_far) or torch.equal(z, far):
                 return
     except Exception:  # as above
         return
     raise BadInput(
-        "the model takes inputs for whole numbers, such as token ids by x.long(), and this objective would mix them by "
-        "value; make them one-hot vectors (data.transforms.OneHot, models.Embedding), or mix at the embedding by "
+        "the model takes inputs for whole numbers, such as token ids by x.long(), and this "
+        "objective would mix them by "
+        "value; make them one-hot vectors (data.transforms.OneHot, models.Embedding), or mix at "
+        "the embedding by "
         "Hidden(..., layer=1)"
     )
 
 
 def _check_derivative(model: Model, x: Tensor) -> None:
-    """Refuse a model for which FedMix's gradient is wrong, as PyTorch's second derivatives of some operations are.
+    """Refuse a model for which FedMix's gradient is wrong, as PyTorch's second derivatives of some
+    operations are.
 
-    In float64, the gradient of the derivative along an input is compared with that of a finite difference. Where the two
-    derivatives differ already, the model has a kink there or a derivative of its own, and nothing is said.
+    In float64, the gradient of the derivative along an input is compared with that of a finite
+    difference. Where the two derivatives differ already, the model has a kink there or a derivative
+    of its own, and nothing is said.
     """
     if by_rules(model.module):
         return
@@ -149,12 +176,19 @@ def _check_derivative(model: Model, x: Tensor) -> None:
     try:
         (given, *pull_given), (right, *pull_right) = vjp(along, trained), vjp(difference, trained)
         v = normal(right.shape)
-        mine, theirs = (torch.cat([t.flatten() for t in pull(v)[0].values()]) for pull in (pull_given[0], pull_right[0]))
+        mine, theirs = (
+            torch.cat([t.flatten() for t in pull(v)[0].values()])
+            for pull in (pull_given[0], pull_right[0])
+        )
     except Exception:  # as above
         return
     off, size = float((mine - theirs).norm()), float(theirs.norm())
-    if torch.allclose(given, right, 1e-3, 1e-5) and off > 0.01 * size + 1e-6:  # which no rounding is
+    if (
+        torch.allclose(given, right, 1e-3, 1e-5) and off > 0.01 * size + 1e-6
+    ):  # which no rounding is
         raise BadInput(
-            f"FedMix would train this model by gradients that are {off / size:.0%} off: PyTorch's second derivative of an "
-            "operation in it is wrong; replace that (normalise by nn.LayerNorm or nn.GroupNorm), or use NaiveMix"
+            f"FedMix would train this model by gradients that are {off / size:.0%} off: PyTorch's "
+            "second derivative of an "
+            "operation in it is wrong; replace that (normalise by nn.LayerNorm or nn.GroupNorm), "
+            "or use NaiveMix"
         )

@@ -1,7 +1,9 @@
-"""Every draw of a round, made ahead: which samples in which batch, which mean, partner, ratio, crop and dropout key.
+"""Every draw of a round, made ahead: which samples in which batch, which mean, partner, ratio, crop
+and dropout key.
 
-A client's plan depends on (seed, round, client) and the size of its data alone, so it can be drawn by the simulator or by the
-client itself. Each purpose has its own stream: all algorithms with one seed see the same clients, batches and order.
+A client's plan depends on (seed, round, client) and the size of its data alone, so it can be drawn
+by the simulator or by the client itself. Each purpose has its own stream: all algorithms with one
+seed see the same clients, batches and order.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +20,13 @@ DRAWN = 1 << 16  # places of a batch, where a client does not fill so many
 
 
 class ClientPlan(NamedTuple):
-    """The draws of S local steps with batches of B (of several clients once arranged: steps, then slots).
+    """The draws of S local steps with batches of B (of several clients once arranged: steps, then
+    slots).
 
-    `rows` (S, B) are positions in the client's own data, `mask` (S, B) is False for padding, `keys` (S,) seed dropout. Where
-    asked for: `means` (S, 1 or B) are entries of the pool, `partners` (S, B) positions in the client's own data or in that of
-    all clients one after another, `lam` (S,) mixing ratios, `crops` and `partner_crops` (S, B, 3) row, column and flip.
+    `rows` (S, B) are positions in the client's own data, `mask` (S, B) is False for padding, `keys`
+    (S,) seed dropout. Where asked for: `means` (S, 1 or B) are entries of the pool, `partners` (S,
+    B) positions in the client's own data or in that of all clients one after another, `lam` (S,)
+    mixing ratios, `crops` and `partner_crops` (S, B, 3) row, column and flip.
     """
 
     rows: Array
@@ -62,11 +66,21 @@ def draw_plan(
 ) -> ClientPlan:
     """The plan of one client with `samples` samples.
 
-    `entries` are the pool's entries that it may use, `everyone` is the number of samples of all clients (for global partners),
-    `pad` the margin of crops.
+    `entries` are the pool's entries that it may use, `everyone` is the number of samples of all
+    clients (for global partners), `pad` the margin of crops.
     """
     given = None if entries is None else [entries]
-    [plan] = draw_plans(seed, round_, [client], [samples], training, needs, entries=given, everyone=everyone, pad=pad)
+    [plan] = draw_plans(
+        seed,
+        round_,
+        [client],
+        [samples],
+        training,
+        needs,
+        entries=given,
+        everyone=everyone,
+        pad=pad,
+    )
     return plan
 
 
@@ -83,11 +97,12 @@ def draw_plans(
     pad: int = 0,
     width: int | None = None,
 ) -> list[ClientPlan]:
-    """The plans of many clients, one purpose after another: each is what `draw_plan` gives that client.
+    """The plans of many clients, one purpose after another: each is what `draw_plan` gives that
+    client.
 
-    Where no client fills a batch, `width` is as far as it is filled, and the padding beyond is left out; draws stay as they are.
-    Of a batch that a client cannot fill, DRAWN places are drawn for at most. That depends on its own
-    samples alone, so that a client draws the same by itself.
+    Where no client fills a batch, `width` is as far as it is filled, and the padding beyond is left
+    out; draws stay as they are. Of a batch that a client cannot fill, DRAWN places are drawn for at
+    most. That depends on its own samples alone, so that a client draws the same by itself.
     """
     B, steps = [_places(n, training) for n in samples], [training.steps(n) for n in samples]
     places = np.asarray(clients)
@@ -97,7 +112,9 @@ def draw_plans(
 
     def crops(purpose: str) -> list[Array]:
         bounds = [2 * pad + 1, 2 * pad + 1, 2]
-        return each(purpose, lambda rng, i: rng.integers(0, bounds, (steps[i], B[i], 3)).astype(np.uint8))
+        return each(
+            purpose, lambda rng, i: rng.integers(0, bounds, (steps[i], B[i], 3)).astype(np.uint8)
+        )
 
     masks = {n: _mask(n, training) for n in set(samples)}
     absent: list[None] = [None] * len(steps)
@@ -106,7 +123,9 @@ def draw_plans(
     lam: Sequence[Array | None] = absent
     if needs.means is not None and entries is not None:
         per = [1] * len(steps) if needs.means == "batch" else B
-        means = each("means", lambda rng, i: entries[i][rng.integers(0, len(entries[i]), (steps[i], per[i]))])
+        means = each(
+            "means", lambda rng, i: entries[i][rng.integers(0, len(entries[i]), (steps[i], per[i]))]
+        )
     if needs.partner is not None:
         among = samples if needs.partner == "local" else [everyone] * len(steps)
         partners = each("partners", lambda rng, i: rng.integers(0, among[i], (steps[i], B[i])))
@@ -127,7 +146,9 @@ def draw_plans(
 
 
 def _places(samples: int, training: Training) -> int:
-    """Of a batch, as many as this client can fill, or DRAWN where that is more; batches stay the same."""
+    """Of a batch, as many as this client can fill, or DRAWN where that is more; batches stay the
+    same.
+    """
     return min(int(training.batch_size), max(samples, DRAWN))
 
 

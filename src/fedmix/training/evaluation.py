@@ -17,13 +17,17 @@ CHUNK = 1000
 
 @dataclass(frozen=True)
 class ClientScores:
-    """Score of the global model on each client's own test samples, beside its number of training samples."""
+    """Score of the global model on each client's own test samples, beside its number of training
+    samples.
+    """
 
     samples: Array
     scores: Array
 
     def between(self, least: int, most: int) -> tuple[float, float, int]:
-        """Mean and deviation over clients with `least` to `most` training samples, and how many these are."""
+        """Mean and deviation over clients with `least` to `most` training samples, and how many
+        these are.
+        """
         chosen = self.scores[(self.samples >= least) & (self.samples <= most)]
         if not len(chosen):
             return float("nan"), float("nan"), 0
@@ -40,7 +44,10 @@ class HeldOut:
 
     @staticmethod
     def on(device: torch.device, data: FederatedData) -> "HeldOut":
-        x, y = (torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (data.test_x, data.test_y))
+        x, y = (
+            torch.from_numpy(np.ascontiguousarray(array)).to(device)
+            for array in (data.test_x, data.test_y)
+        )
         return HeldOut(data, x, y)
 
 
@@ -50,7 +57,10 @@ def per_sample(model: Model, params: Params, tests: HeldOut) -> tuple[Tensor, Te
     transform = tests.data.transform
     with torch.no_grad(), arithmetic("float32"):
         for x, y in zip(torch.split(tests.x, CHUNK), torch.split(tests.y, CHUNK), strict=True):
-            outputs, targets = model(params, transform.normalise(transform.units(x))), tests.data.targets(y)
+            outputs, targets = (
+                model(params, transform.normalise(transform.units(x))),
+                tests.data.targets(y),
+            )
             scores.append(model.loss.score(outputs, targets))
             losses.append(model.loss.report(outputs, targets))
     return torch.cat(scores).double(), torch.cat(losses).double()
@@ -66,7 +76,12 @@ def evaluate_clients(model: Model, params: Params, tests: HeldOut) -> ClientScor
     """The score on every client's own test samples."""
     data = tests.data
     if data.test_clients is None:
-        raise BadInput(f"{data.name}: its test samples belong to no client; only natural partitions can be evaluated by client")
+        raise BadInput(
+            f"{data.name}: its test samples belong to no client; only natural partitions can be "
+            "evaluated by client"
+        )
     score = per_sample(model, params, tests)[0].cpu().numpy()
-    sums = np.add.reduceat(score[data.test_clients.flat], data.test_clients.offsets[:-1])  # nobody is without a test sample
+    sums = np.add.reduceat(
+        score[data.test_clients.flat], data.test_clients.offsets[:-1]
+    )  # nobody is without a test sample
     return ClientScores(data.clients.sizes, sums / data.test_clients.sizes)

@@ -1,8 +1,10 @@
-"""Whether a model has lost what it had learned and only guesses, with every number finite: one whose ReLUs died, say.
+"""Whether a model has lost what it had learned and only guesses, with every number finite: one
+whose ReLUs died, say.
 
-To guess is to name the most common class always. How much better a model is goes from 0, guessing, to 1, no mistake, so that two
-classes and a hundred are judged alike. The runs in docs/results leave much room between the two kinds: in those that collapsed,
-ten tests in a row come to lie below 0.03; in those that learn, the best of any ten is above 0.38, once 0.2 is passed.
+To guess is to name the most common class always. How much better a model is goes from 0, guessing,
+to 1, no mistake, so that two classes and a hundred are judged alike. The runs in docs/results leave
+much room between the two kinds: in those that collapsed, ten tests in a row come to lie below 0.03;
+in those that learn, the best of any ten is above 0.38, once 0.2 is passed.
 """
 
 import math
@@ -16,13 +18,15 @@ from fedmix.objectives.base import Objective
 from fedmix.training.advice import advice
 
 TESTS = 10  # in a row, since accuracy jumps from test to test where clients hold few classes
-LEARNED = 0.2  # where clients hold one class, models that name two of ten by luck come and go while they learn
+# where clients hold one class, models that name two of ten by luck come and go while they learn
+LEARNED = 0.2
 LUCK = 4  # standard deviations of an accuracy, which what was learned has to exceed
 GUESSING = 0.05  # what is left of a network may still tell some samples apart
 
 
 def guessing_level(labels: Array) -> float | None:
-    """The accuracy of always naming the most common class; None where so few samples are of others that luck may look learned.
+    """The accuracy of always naming the most common class; None where so few samples are of others
+    that luck may look learned.
 
     >>> guessing_level(np.repeat([0, 1, 2], [150, 300, 150]))
     0.5
@@ -44,7 +48,9 @@ def collapsed(accuracies: Sequence[float], level: float) -> bool:
     return learned and guesses(accuracies, level)
 
 
-def stop_if_collapsed(tests: Sequence[tuple[int, float]], level: float, objective: Objective) -> None:
+def stop_if_collapsed(
+    tests: Sequence[tuple[int, float]], level: float, objective: Objective
+) -> None:
     """Raise if the tests so far, as rounds and accuracies, say so."""
     accuracies = [accuracy for _, accuracy in tests]
     if not collapsed(accuracies, level):
@@ -53,8 +59,8 @@ def stop_if_collapsed(tests: Sequence[tuple[int, float]], level: float, objectiv
     when = tests[accuracies.index(best)][0]
     raise Collapsed(
         now,
-        f"the model is hardly better than a guess: {_compared(accuracies, level)}, after {_percent(best)} in round {when}; "
-        + advice(objective),
+        f"the model is hardly better than a guess: {_compared(accuracies, level)}, after "
+        f"{_percent(best)} in round {when}; " + advice(objective),
     )
 
 

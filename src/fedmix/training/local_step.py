@@ -28,7 +28,9 @@ def local_step(
     """Parameters and momentum after one batch, and the first phase's loss before it."""
     losses = []
     for phase in phases:
-        params, velocity, loss = _descend(model, phase, training, params, velocity, anchor, batch, lr)
+        params, velocity, loss = _descend(
+            model, phase, training, params, velocity, anchor, batch, lr
+        )
         losses.append(loss)
     return params, velocity, losses[0]
 
@@ -43,12 +45,16 @@ def _descend(
     batch: Batch,
     lr: Tensor | float,
 ) -> tuple[Params, Params, Tensor]:
-    """v ← momentum·v + ∇ℓ(w) + decay·w,  w ← w − lr·v, for the parameters that the phase trains; the others stay."""
+    """v ← momentum·v + ∇ℓ(w) + decay·w,  w ← w − lr·v, for the parameters that the phase trains;
+    the others stay.
+    """
 
     def loss(trained: Params) -> Tensor:
         return phase.objective(model, params | trained, anchor, batch)
 
-    gradient, value = grad_and_value(loss)({name: params[name] for name in model.tail(phase.layer).trained})
+    gradient, value = grad_and_value(loss)(
+        {name: params[name] for name in model.tail(phase.layer).trained}
+    )
     params, velocity = dict(params), dict(velocity)
     for name, slope in gradient.items():
         if training.weight_decay:

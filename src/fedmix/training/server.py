@@ -1,4 +1,6 @@
-"""The server's part of a round: the average of what came back, weighted by the clients' sample counts."""
+"""The server's part of a round: the average of what came back, weighted by the clients' sample
+counts.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -10,7 +12,9 @@ from fedmix.core.types import Params
 
 
 class Updates(NamedTuple):
-    """Weights of some clients after their local updates, stacked in the order of `clients`, and their mean local losses."""
+    """Weights of some clients after their local updates, stacked in the order of `clients`, and
+    their mean local losses.
+    """
 
     clients: list[int]
     params: Params
@@ -18,7 +22,9 @@ class Updates(NamedTuple):
 
 
 def average(updates: Iterable[Updates], samples: Mapping[int, int]) -> tuple[Params, float]:
-    """Σ p_k w_k and Σ p_k loss_k with p_k = n_k / Σ n over the round's clients, one chunk of updates at a time."""
+    """Σ p_k w_k and Σ p_k loss_k with p_k = n_k / Σ n over the round's clients, one chunk of
+    updates at a time.
+    """
     total = sum(samples.values())
     weights: Params = {}
     loss = torch.zeros((), dtype=torch.float64)

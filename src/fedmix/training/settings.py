@@ -9,7 +9,9 @@ from fedmix.core.validation import number, whole
 
 @dataclass(frozen=True)
 class Training:
-    """K clients a round, E local epochs in batches of B, SGD with momentum and weight decay, learning rate η·decay^round."""
+    """K clients a round, E local epochs in batches of B, SGD with momentum and weight decay,
+    learning rate η·decay^round.
+    """
 
     clients_per_round: int
     epochs: int = 1
@@ -28,12 +30,17 @@ class Training:
         if not 0 <= number("training.momentum", self.momentum) < 1:
             raise BadInput(f"training.momentum={self.momentum} is outside [0, 1)")
         if not 0 <= number("training.weight_decay", self.weight_decay) < math.inf:
-            raise BadInput(f"training.weight_decay={self.weight_decay} must not be negative or infinite")
+            raise BadInput(
+                f"training.weight_decay={self.weight_decay} must not be negative or infinite"
+            )
 
     def check_clients(self, clients: int, name: str) -> None:
         """Refuse to choose more clients a round than the data of that name has."""
         if self.clients_per_round > clients:
-            raise BadInput(f"training.clients_per_round={self.clients_per_round} is more than the {clients} clients of {name}")
+            raise BadInput(
+                f"training.clients_per_round={self.clients_per_round} is more than the {clients} "
+                f"clients of {name}"
+            )
 
     def rate(self, round_: int) -> float:
         """The learning rate of a round, counted from 0."""
@@ -41,4 +48,6 @@ class Training:
 
     def steps(self, samples: int) -> int:
         """Local steps of a client with that many samples."""
-        return int(self.epochs) * -(-samples // int(self.batch_size))  # small integers of numpy overflow
+        return int(self.epochs) * -(
+            -samples // int(self.batch_size)
+        )  # small integers of numpy overflow

@@ -1,4 +1,6 @@
-"""What the attacks are tried on: digits of ten clients, and an attacker who has learnt from their test samples."""
+"""What the attacks are tried on: digits of ten clients, and an attacker who has learnt from their
+test samples.
+"""
 
 import pytest
 

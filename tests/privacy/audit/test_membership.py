@@ -1,4 +1,6 @@
-"""The likelihood ratio against densities of the normal distribution, and what it finds in real releases."""
+"""The likelihood ratio against densities of the normal distribution, and what it finds in real
+releases.
+"""
 
 import math
 from dataclasses import replace
@@ -21,7 +23,8 @@ def learnt(federated: FederatedData, public: slice) -> Population:
 
 
 def test_log_ratios_are_those_of_normal_densities() -> None:
-    """With covariance V and class mean c: log N(e; c + (z - c)/M, s(V(M-1)/M² + σ²)) - log N(e; c, s(V/M + σ²)).
+    """With covariance V and class mean c: log N(e; c + (z - c)/M, s(V(M-1)/M² + σ²)) - log N(e; c,
+    s(V/M + σ²)).
 
     The mean's own spread s is (e - c)ᵀ(V/M + σ²)⁻¹(e - c)/d.
     """
@@ -48,24 +51,37 @@ def test_what_is_learnt_of_normal_samples() -> None:
     found = Population.learnt(x, labels, 3)
     np.testing.assert_allclose(found.means[:2], np.array([[0.0] * 4, [5.0] * 4]), atol=0.1)
     np.testing.assert_allclose(found.means[2], x.mean(0), atol=1e-4)  # nobody has class 2
-    np.testing.assert_allclose((found.basis * found.variances) @ found.basis.T, root.T @ root, atol=0.25)
-    np.testing.assert_allclose(shares(np.array([[0.2, 0.2], [-1.0, 0.5], [-1.0, -1.0]])), [[0.5, 0.5], [0.0, 1.0], [0.5, 0.5]])
+    np.testing.assert_allclose(
+        (found.basis * found.variances) @ found.basis.T, root.T @ root, atol=0.25
+    )
+    np.testing.assert_allclose(
+        shares(np.array([[0.2, 0.2], [-1.0, 0.5], [-1.0, -1.0]])),
+        [[0.5, 0.5], [0.0, 1.0], [0.5, 0.5]],
+    )
 
 
 def test_auc_of_tracing_in_a_known_population() -> None:
-    """With d whitened values and groups of M the statistic's shift is d/M deviations of √(d/M): AUC ≈ Φ(√(d/M)/√2)."""
+    """With d whitened values and groups of M the statistic's shift is d/M deviations of √(d/M): AUC
+    ≈ Φ(√(d/M)/√2).
+    """
     rng, d, m, groups = np.random.default_rng(2), 100, 100, 600
     x = rng.standard_normal((groups, m, d))
     population = Population(np.zeros((1, d), np.float32), np.eye(d, dtype=np.float32), np.ones(d))
-    view = View(x.mean(1), np.ones((groups, 1)), np.full(groups, m), np.zeros(groups), np.zeros(groups))
+    view = View(
+        x.mean(1), np.ones((groups, 1)), np.full(groups, m), np.zeros(groups), np.zeros(groups)
+    )
     tested = np.concatenate([x[:, 0], rng.standard_normal((groups, d))])
     who = np.tile(np.arange(groups), 2)
     suspects = Candidates(tested, np.zeros(2 * groups, int), who, np.arange(2 * groups) < groups)
     found = scores(view, suspects, population, np.arange(groups)).client
-    assert rates(found[:groups], found[groups:]).auc == pytest.approx(norm.cdf(math.sqrt(d / m) / math.sqrt(2)), abs=0.03)
+    assert rates(found[:groups], found[groups:]).auc == pytest.approx(
+        norm.cdf(math.sqrt(d / m) / math.sqrt(2)), abs=0.03
+    )
 
 
-def test_means_of_one_sample_without_noise_give_nearly_everything_away(digits: FederatedData) -> None:
+def test_means_of_one_sample_without_noise_give_nearly_everything_away(
+    digits: FederatedData,
+) -> None:
     scene = stage(digits, Exchange(m=1), seed=0)
     suspects = candidates(scene, np.arange(150), np.random.default_rng(0))
     found = scores(scene.uploads, suspects, learnt(digits, slice(150, None)), scene.owner)
@@ -89,7 +105,9 @@ def test_attackers_lose_with_averaging_and_lose_all_with_noise(digits: Federated
 
 def test_suspects_that_are_in_the_data_after_all_are_left_out(digits: FederatedData) -> None:
     doubled = replace(
-        digits, test_x=np.concatenate([digits.x[:3], digits.test_x]), test_y=np.concatenate([digits.y[:3], digits.test_y])
+        digits,
+        test_x=np.concatenate([digits.x[:3], digits.test_x]),
+        test_y=np.concatenate([digits.y[:3], digits.test_y]),
     )
     suspects = candidates(stage(doubled, Exchange(m=10), 0), np.arange(6), np.random.default_rng(0))
     assert (~suspects.member).sum() == 3

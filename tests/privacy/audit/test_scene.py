@@ -15,7 +15,10 @@ def entry_means(scene: Scene) -> list[Any]:
     return [released[scene.entries[entry]].mean(0) for entry in range(len(scene.entries))]
 
 
-@pytest.mark.parametrize("how", [Exchange(m=30), Exchange(m=30, split="class"), Exchange(m=20, clip=2.0), Exchange(cutoff=144)])
+@pytest.mark.parametrize(
+    "how",
+    [Exchange(m=30), Exchange(m=30, split="class"), Exchange(m=20, clip=2.0), Exchange(cutoff=144)],
+)
 def test_groups_and_entries_are_those_of_the_exchange(digits: FederatedData, how: Exchange) -> None:
     scene = stage(digits, how, seed=3)
     assert len(scene.uploads.x) == len(scene.groups)
@@ -32,10 +35,14 @@ def test_groups_and_entries_are_those_of_the_exchange(digits: FederatedData, how
 
 
 def test_noise_of_a_view_is_what_is_on_its_means(digits: FederatedData) -> None:
-    clean, noised = (stage(digits, Exchange(m=2, clip=3.0, noise=sigma), 0) for sigma in (1e-9, 0.5))
+    clean, noised = (
+        stage(digits, Exchange(m=2, clip=3.0, noise=sigma), 0) for sigma in (1e-9, 0.5)
+    )
     for a, b in ((clean, noised), (averaged(clean, 4), averaged(noised, 4))):
         assert np.std(b.pool.x - a.pool.x) == pytest.approx(b.pool.noise[0], rel=0.02)
-    assert np.std(noised.uploads.y - clean.uploads.y) == pytest.approx(noised.uploads.label_noise[0], rel=0.05)
+    assert np.std(noised.uploads.y - clean.uploads.y) == pytest.approx(
+        noised.uploads.label_noise[0], rel=0.05
+    )
 
 
 def test_a_refresh_that_waits_is_none(digits: FederatedData) -> None:

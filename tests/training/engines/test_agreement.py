@@ -1,4 +1,6 @@
-"""Both engines give the same round: every objective on every model, ragged clients, dropout and augmentation on."""
+"""Both engines give the same round: every objective on every model, ragged clients, dropout and
+augmentation on.
+"""
 
 import errno
 import gc
@@ -16,7 +18,19 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from fedmix import Exchange, Federation, FedMix, GlobalMix, Hidden, LocalMix, NaiveMix, Objective, Proximal, Supervised, Training
+from fedmix import (
+    Exchange,
+    Federation,
+    FedMix,
+    GlobalMix,
+    Hidden,
+    LocalMix,
+    NaiveMix,
+    Objective,
+    Proximal,
+    Supervised,
+    Training,
+)
 from fedmix.core.types import Params
 from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models import initialised
@@ -39,9 +53,18 @@ OBJECTIVES: dict[str, Objective] = {
     "hidden-naivemix": Hidden(NaiveMix(0.1), layer=2),
     "hidden-localmix": Hidden(LocalMix(alpha=1.0), layer=1),
 }
-CASES = [pytest.param(kind, o, id=f"{kind}-{name}") for kind in SHAPES for name, o in OBJECTIVES.items()]
-CASES += [pytest.param("digits_cnn", o + Proximal(0.1), id=f"digits_cnn-{name}+prox") for name, o in OBJECTIVES.items()]
-SMALL = (7, 1, 12)  # with batches of 4: a batch that is not full, a single sample, and only full batches
+CASES = [
+    pytest.param(kind, o, id=f"{kind}-{name}") for kind in SHAPES for name, o in OBJECTIVES.items()
+]
+CASES += [
+    pytest.param("digits_cnn", o + Proximal(0.1), id=f"digits_cnn-{name}+prox")
+    for name, o in OBJECTIVES.items()
+]
+SMALL = (
+    7,
+    1,
+    12,
+)  # with batches of 4: a batch that is not full, a single sample, and only full batches
 SEVERAL = (12, 11, 9, 1, 5)  # 6, 6, 6, 2 and 4 steps, which fill four slots
 
 
@@ -55,12 +78,21 @@ def round_of(
     sizes: tuple[int, ...] = SMALL,
     **kwargs: Any,
 ) -> Params:
-    training = Training(clients_per_round=len(sizes), epochs=2, batch_size=4, lr=0.01, momentum=0.9, weight_decay=1e-4)
+    training = Training(
+        clients_per_round=len(sizes),
+        epochs=2,
+        batch_size=4,
+        lr=0.01,
+        momentum=0.9,
+        weight_decay=1e-4,
+    )
     exchange = Exchange(m=1) if objective.needs.means else None
     module, data = initialised(SHAPES[kind][0], seed=1), federated(kind, sizes, seed=seed)
     if exactly:
         module, data = module.double(), replace(data, transform=Exactly(data.transform))
-    federation = Federation(module, data, objective, training, exchange=exchange, engine=engine, seed=seed, **kwargs)
+    federation = Federation(
+        module, data, objective, training, exchange=exchange, engine=engine, seed=seed, **kwargs
+    )
     list(federation.run(1))
     return federation.params
 
@@ -69,19 +101,35 @@ def apart(a: Params, b: Params) -> float:
     return max(float((a[n] - b[n]).abs().max()) for n in a)
 
 
-@pytest.mark.parametrize("objective", [FedMix(0.1, per="sample"), LocalMix(alpha=1.0)], ids=["fedmix-per-sample", "localmix"])
+@pytest.mark.parametrize(
+    "objective",
+    [FedMix(0.1, per="sample"), LocalMix(alpha=1.0)],
+    ids=["fedmix-per-sample", "localmix"],
+)
 def test_a_batch_size_above_everyones_samples_is_their_whole_data(objective: Objective) -> None:
-    """A thousand, to say "all", must not make a thousand rows; before round 2 the largest client grows."""
+    """A thousand, to say "all", must not make a thousand rows; before round 2 the largest client
+    grows.
+    """
     given = federated("digits_cnn", SMALL, seed=3)
     data = replace(given, transform=Exactly(given.transform))
 
     def params(engine: EngineName) -> tuple[Params, list[int]]:
-        module, training = initialised(SHAPES["digits_cnn"][0], seed=1).double(), Training(3, epochs=2, batch_size=1000, lr=0.01)
+        module, training = (
+            initialised(SHAPES["digits_cnn"][0], seed=1).double(),
+            Training(3, epochs=2, batch_size=1000, lr=0.01),
+        )
         federation = Federation(
-            module, data, objective, training, engine=engine, changes=lambda round_: {1: np.arange(15)} if round_ == 1 else {}
+            module,
+            data,
+            objective,
+            training,
+            engine=engine,
+            changes=lambda round_: {1: np.arange(15)} if round_ == 1 else {},
         )
         widths = []
-        with patch.object(federation.engine, "run_round", wraps=federation.engine.run_round) as running:
+        with patch.object(
+            federation.engine, "run_round", wraps=federation.engine.run_round
+        ) as running:
             for _ in federation.run(2):
                 widths += [plan.rows.shape[1] for plan in running.call_args.args[1].plans]
         return federation.params, widths
@@ -93,7 +141,9 @@ def test_a_batch_size_above_everyones_samples_is_their_whole_data(objective: Obj
 
 @pytest.mark.parametrize(("kind", "objective"), CASES)
 def test_engines_agree(kind: str, objective: Objective) -> None:
-    """In float64, so that a disagreement is a mistake and never a rounding error that crossed a kink."""
+    """In float64, so that a disagreement is a mistake and never a rounding error that crossed a
+    kink.
+    """
     start = initialised(SHAPES[kind][0], seed=1).state_dict()
     slow, fast = (round_of(kind, objective, engine, exactly=True) for engine in ENGINES)
     assert all(p.dtype == torch.float64 for p in (*slow.values(), *fast.values()))
@@ -104,25 +154,41 @@ def test_engines_agree(kind: str, objective: Objective) -> None:
 @pytest.mark.parametrize("name", ["supervised", "globalmix", "fedmix", "hidden-fedmix"])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_engines_agree_in_single_precision(kind: str, name: str) -> None:
-    """The median of three seeds: now and then rounding decides a near tie in a max-pool, and that run parts by more."""
-    gaps = [apart(*(round_of(kind, OBJECTIVES[name], engine, seed=seed) for engine in ENGINES)) for seed in (3, 4, 5)]
+    """The median of three seeds: now and then rounding decides a near tie in a max-pool, and that
+    run parts by more.
+    """
+    gaps = [
+        apart(*(round_of(kind, OBJECTIVES[name], engine, seed=seed) for engine in ENGINES))
+        for seed in (3, 4, 5)
+    ]
     assert sorted(gaps)[1] < 1e-5
 
 
 def test_the_compiled_step_is_the_same_step() -> None:
-    """Clients of 8, 2 and 4 steps: in the compiled stack of three, one that is done waits masked until half of them are."""
+    """Clients of 8, 2 and 4 steps: in the compiled stack of three, one that is done waits masked
+    until half of them are.
+    """
     plain = round_of("digits_cnn", FedMix(0.1), "vectorised", exactly=True, sizes=(16, 3, 7))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", (DeprecationWarning, FutureWarning))  # the compiler's own
-        fast = round_of("digits_cnn", FedMix(0.1), "vectorised", exactly=True, sizes=(16, 3, 7), compile=True)
+        fast = round_of(
+            "digits_cnn", FedMix(0.1), "vectorised", exactly=True, sizes=(16, 3, 7), compile=True
+        )
     assert apart(plain, fast) < 1e-10
 
 
 def test_without_a_compiler_it_goes_on_and_says_so_once() -> None:
     plain = round_of("digits_cnn", Supervised(), "vectorised")
 
-    without = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True})
-    with without, pytest.warns(UserWarning, match=r"could not be compiled \(.*\); going on without, more slowly") as said:
+    without = torch._inductor.config.patch(
+        {"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True}
+    )
+    with (
+        without,
+        pytest.warns(
+            UserWarning, match=r"could not be compiled \(.*\); going on without, more slowly"
+        ) as said,
+    ):
         slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
     assert len([warning for warning in said if issubclass(warning.category, UserWarning)]) == 1
     assert apart(plain, slow) < 1e-6
@@ -134,7 +200,10 @@ def test_without_room_for_compiled_code_it_goes_on() -> None:
 
     with (
         patch.object(compiled, "_compile", full),
-        pytest.warns(UserWarning, match=r"could not be compiled \(.*No space left on device\); going on without"),
+        pytest.warns(
+            UserWarning,
+            match=r"could not be compiled \(.*No space left on device\); going on without",
+        ),
     ):
         slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
     assert apart(round_of("digits_cnn", Supervised(), "vectorised"), slow) < 1e-6
@@ -147,12 +216,17 @@ def test_compiled_code_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch
         def step(*leaves: Tensor) -> None:
             old = leaves[0].clone()
             traced(*leaves)
-            leaves[0].copy_(old - (leaves[0] - old).flip(-1))  # the first filters' step, mirrored and uphill
+            leaves[0].copy_(
+                old - (leaves[0] - old).flip(-1)
+            )  # the first filters' step, mirrored and uphill
 
         return step
 
     monkeypatch.setattr(compiled, "_compile", wrong)
-    with pytest.warns(UserWarning, match="compiled local step does not do what the plain one does.*; going on without"):
+    with pytest.warns(
+        UserWarning,
+        match="compiled local step does not do what the plain one does.*; going on without",
+    ):
         slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
     assert apart(plain, slow) < 1e-6
 
@@ -160,11 +234,17 @@ def test_compiled_code_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("precision", "noise", "wrong"), [
     ("tf32", 1e-6, False), ("tf32", 1e-3, True), ("bf16", 1e-3, False), ("bf16", 1e-2, True),
 ])  # fmt: skip
-def test_a_gradient_that_would_be_zero_may_be_rounding(precision: Precision, noise: float, wrong: bool) -> None:
-    """Of two weights the plain step moves one, by a norm of 2; compiled code moves the other by `noise` of that."""
+def test_a_gradient_that_would_be_zero_may_be_rounding(
+    precision: Precision, noise: float, wrong: bool
+) -> None:
+    """Of two weights the plain step moves one, by a norm of 2; compiled code moves the other by
+    `noise` of that.
+    """
     unused: Any = None
     params = {"moves": torch.zeros(4), "stays": torch.zeros(4)}
-    state = State(params, {}, torch.zeros(1, 1), torch.zeros(1), {}, unused, unused, None, unused, unused)
+    state = State(
+        params, {}, torch.zeros(1, 1), torch.zeros(1), {}, unused, unused, None, unused, unused
+    )
     before = [t.clone() for t in state.written]
     params["moves"] -= 1
     params["stays"] += noise
@@ -177,8 +257,15 @@ def test_a_gradient_that_would_be_zero_may_be_rounding(precision: Precision, noi
 
 
 def test_a_program_goes_with_the_last_who_needs_it() -> None:
-    """No reference leads back to it: its memory is free at once, and rounds need not wait for the collector."""
-    federation = Federation(initialised(SHAPES["digits_cnn"][0], seed=1), federated("digits_cnn"), Supervised(), Training(3))
+    """No reference leads back to it: its memory is free at once, and rounds need not wait for the
+    collector.
+    """
+    federation = Federation(
+        initialised(SHAPES["digits_cnn"][0], seed=1),
+        federated("digits_cnn"),
+        Supervised(),
+        Training(3),
+    )
     list(federation.run(1))
     assert isinstance(federation.engine, Vectorised)
     programs = [weakref.ref(program) for program in federation.engine._programs.values()]
@@ -194,7 +281,10 @@ def test_a_program_goes_with_the_last_who_needs_it() -> None:
 @pytest.mark.parametrize("chunk", [1, 2, 3])
 def test_chunks_change_nothing(chunk: int) -> None:
     whole = round_of("digits_cnn", FedMix(0.1), "vectorised", sizes=SEVERAL)
-    assert apart(whole, round_of("digits_cnn", FedMix(0.1), "vectorised", sizes=SEVERAL, chunk=chunk)) < 1e-6
+    assert (
+        apart(whole, round_of("digits_cnn", FedMix(0.1), "vectorised", sizes=SEVERAL, chunk=chunk))
+        < 1e-6
+    )
 
 
 def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,13 +325,27 @@ def test_clients_do_not_touch_each_other(engine: str, name: str) -> None:
 
         pool = Received(pool_x, torch.full((4, 10), 0.1)) if objective.needs.means else None
         plans = [
-            draw_plan(3, 0, k, n, training, objective.needs, entries=np.arange(4), everyone=sum(RAGGED), pad=2)
+            draw_plan(
+                3,
+                0,
+                k,
+                n,
+                training,
+                objective.needs,
+                entries=np.arange(4),
+                everyone=sum(RAGGED),
+                pad=2,
+            )
             for k, n in enumerate(RAGGED)
         ]
         work = Work(1, clients, plans, federation.params, 0.05, pool)
         build = {"sequential": Sequential, "vectorised": Vectorised}[engine]
         chunks = build(federation.model, objective, training).run_round(federation.resident, work)
-        return {k: {n: p[i] for n, p in u.params.items()} for u in chunks for i, k in enumerate(u.clients)}
+        return {
+            k: {n: p[i] for n, p in u.params.items()}
+            for u in chunks
+            for i, k in enumerate(u.clients)
+        }
 
     before, after = updates(False), updates(True)
     assert apart(before[2], after[2]) > 1e-4

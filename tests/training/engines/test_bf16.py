@@ -1,4 +1,6 @@
-"""Weights that a traced step would round at its start are rounded where the step before writes them; results stay the same."""
+"""Weights that a traced step would round at its start are rounded where the step before writes
+them; results stay the same.
+"""
 
 from typing import Any
 
@@ -26,7 +28,10 @@ def drawn() -> list[Tensor]:
 
 
 def roundings(graph: torch.fx.Graph) -> int:
-    return sum(node.target == torch.ops.aten._to_copy.default and node.kwargs["dtype"] == torch.bfloat16 for node in graph.nodes)
+    return sum(
+        node.target == torch.ops.aten._to_copy.default and node.kwargs["dtype"] == torch.bfloat16
+        for node in graph.nodes
+    )
 
 
 def test_the_same_steps_with_rounded_weights_kept() -> None:
@@ -34,7 +39,10 @@ def test_the_same_steps_with_rounded_weights_kept() -> None:
     traced = make_fx(step, tracing_mode="fake")(*leaves)
     before = roundings(traced.graph)
     pairs = keep_rounded(traced, leaves)
-    assert [weight is leaf for (_, weight), leaf in zip(pairs, leaves, strict=False)] == [True, True]
+    assert [weight is leaf for (_, weight), leaf in zip(pairs, leaves, strict=False)] == [
+        True,
+        True,
+    ]
     for _ in range(3):
         step(*wanted)
         traced(*leaves, *(mine for mine, _ in pairs))
@@ -56,7 +64,9 @@ def test_a_step_that_rounds_nothing_stays_as_it_is() -> None:
 
 
 def test_what_is_not_rounded_from_its_weight_is_counted() -> None:
-    """Of 256 numbers one was left as it was; one that is not a number does not count, and the pair that is worse does."""
+    """Of 256 numbers one was left as it was; one that is not a number does not count, and the pair
+    that is worse does.
+    """
     weight = torch.arange(1.0, 257).sqrt()
     weight[1] = torch.nan
     mine, stale = weight.bfloat16(), weight.bfloat16()
@@ -70,7 +80,11 @@ def test_what_is_not_rounded_from_its_weight_is_counted() -> None:
 
 def test_steps_begin_with_the_weights_of_clients_that_have_started_since() -> None:
     unused: Any = None
-    mine, weight, seen = torch.zeros(2, dtype=torch.bfloat16), torch.tensor([1.0, 2.0]), list[list[float]]()
+    mine, weight, seen = (
+        torch.zeros(2, dtype=torch.bfloat16),
+        torch.tensor([1.0, 2.0]),
+        list[list[float]](),
+    )
     quick = _Quick()
     quick.fast, quick.rounded = lambda: seen.append(mine.tolist()), [(mine, weight)]
     quick(unused, unused, 1)

@@ -1,4 +1,6 @@
-"""Programs: long rounds, clients who take turns in a slot, rounds that use a program again, and what users bring along."""
+"""Programs: long rounds, clients who take turns in a slot, rounds that use a program again, and
+what users bring along.
+"""
 
 import gc
 import warnings
@@ -16,7 +18,18 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fedmix import Diverged, Exchange, Federation, FedMix, FedmixError, Hidden, NaiveMix, Objective, Supervised, Training
+from fedmix import (
+    Diverged,
+    Exchange,
+    Federation,
+    FedMix,
+    FedmixError,
+    Hidden,
+    NaiveMix,
+    Objective,
+    Supervised,
+    Training,
+)
 from fedmix.core.types import Batch, Params
 from fedmix.data import FederatedData, from_arrays
 from fedmix.kernels.conv import Conv
@@ -25,7 +38,13 @@ from fedmix.objectives import batch_mean
 from fedmix.training.batches import Received
 from fedmix.training.draws import draw_plan
 from fedmix.training.engines import Engine, Sequential, Vectorised, Work
-from fedmix.training.engines.compiled import Program, _build_kernels, _no_collection, _Quick, _write_once
+from fedmix.training.engines.compiled import (
+    Program,
+    _build_kernels,
+    _no_collection,
+    _Quick,
+    _write_once,
+)
 from fedmix.training.engines.slots import pack
 from tests.synthetic import Exactly, one_after_another
 
@@ -51,11 +70,17 @@ def net() -> nn.Sequential:
 class Setting:
     """A model, clients of given sizes and an objective, for an engine to run rounds of."""
 
-    def __init__(self, objective: Objective, sizes: tuple[int, ...] = TURNS, module: nn.Module | None = None) -> None:
+    def __init__(
+        self, objective: Objective, sizes: tuple[int, ...] = TURNS, module: nn.Module | None = None
+    ) -> None:
         self.objective, self.sizes = objective, sizes
         self.training = Training(len(sizes), batch_size=1, lr=0.05, momentum=0.9, weight_decay=1e-3)
         federation = Federation(module or net(), vectors(sizes), objective, self.training)
-        self.model, self.params, self.resident = federation.model, federation.params, federation.resident
+        self.model, self.params, self.resident = (
+            federation.model,
+            federation.params,
+            federation.resident,
+        )
 
     def engine(self, kind: type[Sequential | Vectorised], **how: Any) -> Engine:
         return kind(self.model, self.objective, self.training, **how)
@@ -63,19 +88,26 @@ class Setting:
     def pool(self, entries: int, seed: int = 0) -> Received:
         rng = torch.Generator().manual_seed(seed)
         x = torch.randn(entries, 4, generator=rng, dtype=torch.float64)
-        return Received(x, torch.softmax(torch.randn(entries, 3, generator=rng, dtype=torch.float64), -1))
+        return Received(
+            x, torch.softmax(torch.randn(entries, 3, generator=rng, dtype=torch.float64), -1)
+        )
 
     def work(self, pool: Received | None = None, *, round_: int = 0, lr: float = 0.05) -> Work:
         entries = None if pool is None else np.arange(len(pool.x))
         plans = [
-            draw_plan(0, round_, k, n, self.training, self.objective.needs, entries=entries) for k, n in enumerate(self.sizes)
+            draw_plan(0, round_, k, n, self.training, self.objective.needs, entries=entries)
+            for k, n in enumerate(self.sizes)
         ]
         return Work(round_ + 1, np.arange(len(self.sizes)), plans, self.params, lr, pool)
 
     def updates(self, engine: Engine, work: Work) -> dict[int, tuple[Params, float]]:
         """Every client's weights and loss."""
         chunks = engine.run_round(self.resident, work)
-        return {k: ({n: p[i] for n, p in u.params.items()}, float(u.losses[i])) for u in chunks for i, k in enumerate(u.clients)}
+        return {
+            k: ({n: p[i] for n, p in u.params.items()}, float(u.losses[i]))
+            for u in chunks
+            for i, k in enumerate(u.clients)
+        }
 
     def agrees(self, engine: Engine, work: Work, within: float = 1e-10) -> None:
         """With the reference engine, client by client."""
@@ -84,7 +116,9 @@ class Setting:
         for k, (params, loss) in wanted.items():
             for n, p in params.items():
                 torch.testing.assert_close(got[k][0][n], p, rtol=0, atol=within)
-            assert got[k][1] == pytest.approx(loss, abs=1e-5), k  # losses are kept in single precision
+            assert got[k][1] == pytest.approx(loss, abs=1e-5), (
+                k
+            )  # losses are kept in single precision
             assert any(not torch.equal(p, self.params[n]) for n, p in params.items())
 
 
@@ -113,10 +147,15 @@ def test_turns_change_nobody(objective: Objective, chunk: int | None) -> None:
 
 
 def test_turns_of_a_compiled_step() -> None:
-    """Also with a module of a user's own, its buffer, and an objective of a user's own; then a second round without a trace."""
+    """Also with a module of a user's own, its buffer, and an objective of a user's own; then a
+    second round without a trace.
+    """
     setting = Setting(Smooth(0.3) + FedMix(0.1), module=Scaled().double())
     engine = setting.engine(Vectorised, chunk=2, compile=True)
-    first, second = setting.work(setting.pool(5)), setting.work(setting.pool(5, seed=1), round_=1, lr=0.02)
+    first, second = (
+        setting.work(setting.pool(5)),
+        setting.work(setting.pool(5, seed=1), round_=1, lr=0.02),
+    )
     with compiling():
         setting.agrees(engine, first)
         with pytest.MonkeyPatch.context() as patch:
@@ -127,10 +166,17 @@ def test_turns_of_a_compiled_step() -> None:
 class Attending(nn.Module):
     """Two positions of four numbers each, which `attend(part, positions)` brings together."""
 
-    def __init__(self, build: Callable[[], nn.Module], attend: Callable[[Any, Tensor], Tensor]) -> None:
+    def __init__(
+        self, build: Callable[[], nn.Module], attend: Callable[[Any, Tensor], Tensor]
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.part, self.attend, self.last = nn.Linear(2, 4), build(), attend, nn.Linear(4, 3)
+        self.first, self.part, self.attend, self.last = (
+            nn.Linear(2, 4),
+            build(),
+            attend,
+            nn.Linear(4, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         positions = self.first(x.view(-1, 2, 2)).transpose(0, 1)
@@ -141,7 +187,10 @@ class Attending(nn.Module):
 @pytest.mark.parametrize(
     ("build", "attend"),
     [
-        (lambda: nn.Linear(4, 4), lambda m, x: F.linear(x, m.weight).tanh()),  # the least that it takes
+        (
+            lambda: nn.Linear(4, 4),
+            lambda m, x: F.linear(x, m.weight).tanh(),
+        ),  # the least that it takes
         (lambda: nn.MultiheadAttention(4, 2), lambda m, x: m(x, x, x, need_weights=False)[0]),
         (lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0), lambda m, x: m(x)),
     ],
@@ -150,10 +199,14 @@ class Attending(nn.Module):
 def test_a_compiled_step_of_fedmix_with_attention(
     build: Callable[[], nn.Module], attend: Callable[[Any, Tensor], Tensor]
 ) -> None:
-    """Its derivative holds zeros that take no memory; compiled code that read them ended the whole process."""
+    """Its derivative holds zeros that take no memory; compiled code that read them ended the whole
+    process.
+    """
     setting = Setting(FedMix(0.1), module=Attending(build, attend).double())
     with compiling():
-        setting.agrees(setting.engine(Vectorised, chunk=2, compile=True), setting.work(setting.pool(5)))
+        setting.agrees(
+            setting.engine(Vectorised, chunk=2, compile=True), setting.work(setting.pool(5))
+        )
 
 
 # Rounds of many steps
@@ -215,7 +268,10 @@ def test_another_pool_of_the_same_shape_needs_no_new_program(built: list[int]) -
     setting = Setting(FedMix(0.1))
     engine = setting.engine(Vectorised, chunk=2)
     for round_ in range(3):
-        setting.agrees(engine, setting.work(setting.pool(5, seed=round_), round_=round_, lr=0.05 / (1 + round_)))
+        setting.agrees(
+            engine,
+            setting.work(setting.pool(5, seed=round_), round_=round_, lr=0.05 / (1 + round_)),
+        )
     assert built == [2]
 
 
@@ -244,7 +300,14 @@ def test_new_rows_for_a_client_do_not(built: list[int]) -> None:
         return {0: [9, 10, 11, 12, 13, 14, 15, 16, 17]} if round_ else {}
 
     def run(engine: Any) -> Params:
-        federation = Federation(net(), vectors(), Supervised(), Training(6, batch_size=1, lr=0.1), engine=engine, changes=changes)
+        federation = Federation(
+            net(),
+            vectors(),
+            Supervised(),
+            Training(6, batch_size=1, lr=0.1),
+            engine=engine,
+            changes=changes,
+        )
         list(federation.run(2))
         return federation.params
 
@@ -254,13 +317,19 @@ def test_new_rows_for_a_client_do_not(built: list[int]) -> None:
     assert len(built) == 1
 
 
-@pytest.mark.parametrize("objective", [Hidden(FedMix(0.1), 2), Hidden(NaiveMix(0.1, per="sample"), 1)], ids=str)
+@pytest.mark.parametrize(
+    "objective", [Hidden(FedMix(0.1), 2), Hidden(NaiveMix(0.1, per="sample"), 1)], ids=str
+)
 def test_hidden_states_change_every_round(objective: Objective, built: list[int]) -> None:
-    """Their means come from the round's weights: two rounds agree only if the second uses the new ones."""
+    """Their means come from the round's weights: two rounds agree only if the second uses the new
+    ones.
+    """
 
     def run(engine: Any) -> Params:
         training = Training(6, batch_size=2, lr=0.1)
-        federation = Federation(net(), vectors(), objective, training, exchange=Exchange(m=1), engine=engine)
+        federation = Federation(
+            net(), vectors(), objective, training, exchange=Exchange(m=1), engine=engine
+        )
         list(federation.run(2))
         return federation.params
 
@@ -308,7 +377,9 @@ def test_a_module_with_a_buffer_and_an_objective_of_ones_own() -> None:
 
 
 def test_updates_are_copies() -> None:
-    """What a client's update was when it came out is what it is at the end, though others went on in its slot."""
+    """What a client's update was when it came out is what it is at the end, though others went on
+    in its slot.
+    """
     setting = Setting(Supervised())
     engine = setting.engine(Vectorised, chunk=2)
     assert isinstance(engine, Vectorised)
@@ -352,7 +423,9 @@ def test_a_failure_in_a_shared_slot_names_its_client(client: int, chunk: int) ->
     x[int(setting.resident.data.clients[client][-1]), 0] = 100
     resident, work = replace(setting.resident, x=x), setting.work()
     step = int(np.flatnonzero(work.plans[client].rows[:, 0] == TURNS[client] - 1)[0])
-    with pytest.raises(Diverged, match=r"the loss is NaN or infinite; its input was x \(1, 4\) in \[.*, 100\]") as caught:
+    with pytest.raises(
+        Diverged, match=r"the loss is NaN or infinite; its input was x \(1, 4\) in \[.*, 100\]"
+    ) as caught:
         list(setting.engine(Vectorised, chunk=chunk).run_round(resident, work))
     assert (caught.value.round, caught.value.client, caught.value.step) == (1, client, step)
 
@@ -368,7 +441,8 @@ def test_one_client_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Program, "run", full)
     setting = Setting(Supervised(), (4, 4, 4, 4, 4))
     with pytest.raises(
-        FedmixError, match=r"one client does not fit into the device's memory; lower training\.batch_size"
+        FedmixError,
+        match=r"one client does not fit into the device's memory; lower training\.batch_size",
     ) as caught:
         list(setting.engine(Vectorised).run_round(setting.resident, setting.work()))
     assert tried[0] == 5
@@ -377,7 +451,9 @@ def test_one_client_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
 
 
-def test_memory_that_runs_out_in_mid_round_loses_and_repeats_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_runs_out_in_mid_round_loses_and_repeats_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Clients that were done stay done; the others begin again, fewer at a time."""
     setting, real, calls = Setting(Supervised()), Program.run, list[int]()
 
@@ -430,17 +506,24 @@ def test_kernels_are_built_before_the_first_step() -> None:
         def __call__(self, *args: Any) -> None:
             made.append([(a.shape, a.stride()) if isinstance(a, Tensor) else a for a in args])
 
-    traced = make_fx(lambda x, w: torch.ops.fedmix.conv(x.relu(), w, w[:, :, 0, 0, 0], 1, 1, "tf32"), tracing_mode="fake")(x, w)
+    traced = make_fx(
+        lambda x, w: torch.ops.fedmix.conv(x.relu(), w, w[:, :, 0, 0, 0], 1, 1, "tf32"),
+        tracing_mode="fake",
+    )(x, w)
     assert [ours for ours in traced.graph.nodes if str(ours.target) == "fedmix.conv.default"]
     for node in traced.graph.nodes:
         if str(node.target).startswith("fedmix."):
             node.target = Ours()
     _build_kernels(traced.graph)
-    assert made == [[(x.shape, x.stride()), (w.shape, w.stride()), ((2, 6), (6 * 36, 36)), 1, 1, "tf32"]]
+    assert made == [
+        [(x.shape, x.stride()), (w.shape, w.stride()), ((2, 6), (6 * 36, 36)), 1, 1, "tf32"]
+    ]
 
 
 def test_what_two_operators_read_is_written_once() -> None:
-    """The result of relu by a convolution and the gradient of its filters, y's gradient by both of its own, relu's by one."""
+    """The result of relu by a convolution and the gradient of its filters, y's gradient by both of
+    its own, relu's by one.
+    """
 
     def step(x: Tensor, w: Tensor, v: Tensor, b: Tensor) -> Tensor:
         def loss(w: Tensor, v: Tensor) -> Tensor:
@@ -449,25 +532,48 @@ def test_what_two_operators_read_is_written_once() -> None:
 
         return torch.cat(grad(loss, argnums=(0, 1))(w, v))
 
-    given = torch.randn(3, 4, 4, 2), torch.randn(2, 3, 3, 2), torch.randn(2, 3, 3, 2), torch.zeros(2)
+    given = (
+        torch.randn(3, 4, 4, 2),
+        torch.randn(2, 3, 3, 2),
+        torch.randn(2, 3, 3, 2),
+        torch.zeros(2),
+    )
     traced = make_fx(step, tracing_mode="fake")(*given)
     _write_once(traced)
     written = [node for node in traced.graph.nodes if "force_stride_order" in str(node.target)]
-    read = [_base(a) for node in traced.graph.nodes if str(node.target).startswith("fedmix.") for a in node.all_input_nodes]
+    read = [
+        _base(a)
+        for node in traced.graph.nodes
+        if str(node.target).startswith("fedmix.")
+        for a in node.all_input_nodes
+    ]
     assert sorted(read.count(node) for node in written) == [1, 2, 2]
     assert {source.op for source in read if source not in written} == {"placeholder"}
     torch.testing.assert_close(traced(*given), step(*given))
 
 
 def _base(node: Node) -> Node:
-    while node.target in (torch.ops.aten.view.default, torch.ops.aten.unsqueeze.default, torch.ops.aten.select.int):
+    while node.target in (
+        torch.ops.aten.view.default,
+        torch.ops.aten.unsqueeze.default,
+        torch.ops.aten.select.int,
+    ):
         node = node.all_input_nodes[0]
     return node
 
 
-def test_a_client_that_diverged_before_memory_ran_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In three slots, client 4 is done first and client 2 next. Their updates are out, and their plans are not run again."""
-    setting, real, calls = Setting(Supervised(), module=Explodes().double()), Program.run, list[int]()
+def test_a_client_that_diverged_before_memory_ran_out_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In three slots, client 4 is done first and client 2 next.
+
+    Their updates are out, and their plans are not run again.
+    """
+    setting, real, calls = (
+        Setting(Supervised(), module=Explodes().double()),
+        Program.run,
+        list[int](),
+    )
     x = setting.resident.x.clone()
     x[int(setting.resident.data.clients[4][0]), 0] = 100
 
@@ -478,7 +584,11 @@ def test_a_client_that_diverged_before_memory_ran_out_is_named(monkeypatch: pyte
         real(self, steps)
 
     monkeypatch.setattr(Program, "run", twice)
-    updates = iter(setting.engine(Vectorised, chunk=3).run_round(replace(setting.resident, x=x), setting.work()))
+    updates = iter(
+        setting.engine(Vectorised, chunk=3).run_round(
+            replace(setting.resident, x=x), setting.work()
+        )
+    )
     assert [next(updates).clients, next(updates).clients] == [[4], [2]]
     with pytest.raises(Diverged) as caught:
         next(updates)

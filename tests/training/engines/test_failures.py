@@ -1,4 +1,6 @@
-"""A client whose numbers explode is named, with round, step and what its input looked like, on both engines."""
+"""A client whose numbers explode is named, with round, step and what its input looked like, on both
+engines.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmix import BadInput, ClientFailure, Diverged, Federation, FedMix, Objective, Supervised, Training, models
+from fedmix import (
+    BadInput,
+    ClientFailure,
+    Diverged,
+    Federation,
+    FedMix,
+    Objective,
+    Supervised,
+    Training,
+    models,
+)
 from fedmix.core.types import Batch, Params
 from fedmix.models import Model
 from fedmix.objectives import batch_mean
@@ -34,8 +46,12 @@ def test_names_client_step_and_input(engine: EngineName) -> None:
     x[:, 0, 0] = 0
     x[data.clients[2][5], 0, 0] = 255  # standardised: (1 − 0.5) / 0.25 = 2
     data = type(data)(**{**vars(data), "x": x})
-    federation = Federation(Explodes(), data, Supervised(), Training(len(RAGGED), batch_size=10), engine=engine, seed=0)
-    with pytest.raises(Diverged, match=r"the loss is NaN or infinite; its input was x .* lower the learning rate") as caught:
+    federation = Federation(
+        Explodes(), data, Supervised(), Training(len(RAGGED), batch_size=10), engine=engine, seed=0
+    )
+    with pytest.raises(
+        Diverged, match=r"the loss is NaN or infinite; its input was x .* lower the learning rate"
+    ) as caught:
         list(federation.run(1))
     from fedmix.training.draws import draw_plan
 
@@ -59,9 +75,12 @@ class Breaks(nn.Module):
 
 
 def test_reference_engine_says_where_code_failed() -> None:
-    federation = Federation(Breaks(), federated("digits_cnn"), Supervised(), Training(5), engine="sequential")
+    federation = Federation(
+        Breaks(), federated("digits_cnn"), Supervised(), Training(5), engine="sequential"
+    )
     with pytest.raises(
-        ClientFailure, match=r"round 1, client \d, step 0: RuntimeError: only five at a time; its input was x \(\d+, 1, 8, 8\)"
+        ClientFailure,
+        match=r"round 1, client \d, step 0: RuntimeError: only five at a time; its input was x \(\d+, 1, 8, 8\)",
     ) as caught:
         list(federation.run(1))
     assert not isinstance(caught.value, Diverged)
@@ -77,16 +96,22 @@ class Forgetful(Supervised):
 
 
 def test_reference_engine_says_where_an_objective_failed_whatever_the_error() -> None:
-    federation = Federation(models.digits_cnn(), federated("digits_cnn"), Forgetful(), Training(5), engine="sequential")
+    federation = Federation(
+        models.digits_cnn(), federated("digits_cnn"), Forgetful(), Training(5), engine="sequential"
+    )
     with pytest.raises(
-        ClientFailure, match=r"round 1, client \d, step 0: AttributeError: 'NoneType' object has no attribute 'sum'"
+        ClientFailure,
+        match=r"round 1, client \d, step 0: AttributeError: 'NoneType' object has no attribute 'sum'",
     ):
         list(federation.run(1))
 
 
 def test_overflow_in_the_last_step_is_found() -> None:
     federation = Federation(
-        nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), federated("digits_cnn", (3, 3)), Supervised(), Training(2, lr=1e39)
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+        federated("digits_cnn", (3, 3)),
+        Supervised(),
+        Training(2, lr=1e39),
     )
     with pytest.raises(Diverged, match="the update is NaN or infinite"):
         list(federation.run(1))
@@ -101,8 +126,12 @@ def test_overflow_in_the_last_step_is_found() -> None:
         (FedMix(0.1), " or lam, or take FedMix's logits form (objective.expand=logits)"),
     ],
 )
-def test_the_advice_fits_the_objective(engine: EngineName, objective: Objective, advice: str) -> None:
-    federation = Federation(models.digits_cnn(), federated("digits_cnn"), objective, Training(5, lr=1e39), engine=engine)
+def test_the_advice_fits_the_objective(
+    engine: EngineName, objective: Objective, advice: str
+) -> None:
+    federation = Federation(
+        models.digits_cnn(), federated("digits_cnn"), objective, Training(5, lr=1e39), engine=engine
+    )
     with pytest.raises(Diverged) as caught:
         list(federation.run(1))
     assert str(caught.value).endswith(advice)
@@ -123,14 +152,19 @@ class Own(Objective):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda x: x if x[0].sum() > 0 else -x, r"asks for the value of a tensor, .* use torch.where, or engine='sequential'"),
+        (
+            lambda x: x if x[0].sum() > 0 else -x,
+            r"asks for the value of a tensor, .* use torch.where, or engine='sequential'",
+        ),
         (lambda x: x * x[0].max().item(), "asks for the value of a tensor"),
     ],
 )
 def test_what_cannot_be_done_for_all_clients_at_once_is_refused(
     change: Callable[[Tensor], Tensor], said: str, compiled: bool
 ) -> None:
-    federation = Federation(models.digits_cnn(), federated("digits_cnn"), Own(change), Training(5), compile=compiled)
+    federation = Federation(
+        models.digits_cnn(), federated("digits_cnn"), Own(change), Training(5), compile=compiled
+    )
     with pytest.raises(BadInput, match=said):
         list(federation.run(1))
 
@@ -139,6 +173,8 @@ def test_another_error_of_an_objective_comes_as_it_is() -> None:
     def change(_: Tensor) -> Tensor:
         raise RuntimeError("mine")
 
-    federation = Federation(models.digits_cnn(), federated("digits_cnn"), Own(change), Training(5), compile=False)
+    federation = Federation(
+        models.digits_cnn(), federated("digits_cnn"), Own(change), Training(5), compile=False
+    )
     with pytest.raises(RuntimeError, match=r"^mine$"):
         list(federation.run(1))

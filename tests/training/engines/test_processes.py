@@ -1,4 +1,6 @@
-"""Clients on several processes: the same weights, the same errors, the same bits every time, and nothing left behind."""
+"""Clients on several processes: the same weights, the same errors, the same bits every time, and
+nothing left behind.
+"""
 
 import os
 import resource
@@ -35,7 +37,10 @@ SHARED_MEMORY = Path("/dev/shm")
 
 def built(objective: Objective, sizes: tuple[int, ...] = RAGGED, **kwargs: Any) -> Federation:
     training = Training(clients_per_round=len(sizes), epochs=2, batch_size=4, lr=0.01, momentum=0.9)
-    module, data = initialised(SHAPES["digits_cnn"][0], seed=1), federated("digits_cnn", sizes, seed=3)
+    module, data = (
+        initialised(SHAPES["digits_cnn"][0], seed=1),
+        federated("digits_cnn", sizes, seed=3),
+    )
     exchange = Exchange(m=1) if objective.needs.means else None
     return Federation(module, data, objective, training, exchange=exchange, seed=3, **kwargs)
 
@@ -66,8 +71,12 @@ def test_same_weights_and_the_same_bits_again(engine: Processes) -> None:
     assert apart(weights, after(2, again)) == 0.0
 
 
-def test_a_round_that_was_left_in_the_middle_is_tried_again(engine: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while updates are averaged, in a notebook, which keeps the error: no late reply is taken for another round's."""
+def test_a_round_that_was_left_in_the_middle_is_tried_again(
+    engine: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while updates are averaged, in a notebook, which keeps the error: no late reply is
+    taken for another round's.
+    """
 
     def stopped(updates: Iterator[Updates], _: object) -> None:
         next(updates)
@@ -83,7 +92,9 @@ def test_a_round_that_was_left_in_the_middle_is_tried_again(engine: Processes, m
     assert kept.value is not None
 
 
-def test_what_did_not_fit_into_shared_memory_is_put_there_later(engine: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_did_not_fit_into_shared_memory_is_put_there_later(
+    engine: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = built(FedMix(0.1))
     one.engine = engine
     with monkeypatch.context() as full:
@@ -94,14 +105,28 @@ def test_what_did_not_fit_into_shared_memory_is_put_there_later(engine: Processe
 
 
 def test_open_files_do_not_grow_with_the_model() -> None:
-    """Two workers take 4 each for good and 5 more at first, where 81 tensors alone would be 81 for the parent, and for each."""
-    deep = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), *[torch.nn.Linear(10, 10) for _ in range(39)])
-    one = Federation(deep, federated("digits_cnn", (4, 4)), Supervised(), Training(2), processes=2, engine="sequential")
+    """Two workers take 4 each for good and 5 more at first, where 81 tensors alone would be 81 for
+    the parent, and for each.
+    """
+    deep = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 10), *[torch.nn.Linear(10, 10) for _ in range(39)]
+    )
+    one = Federation(
+        deep,
+        federated("digits_cnn", (4, 4)),
+        Supervised(),
+        Training(2),
+        processes=2,
+        engine="sequential",
+    )
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(list(Path("/dev/fd").iterdir()))
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + 30, before[1]))
-        with pytest.raises(FedmixError, match=rf"2 worker .* this one may have {used + 30}; allow more .* or use fewer"):
+        with pytest.raises(
+            FedmixError,
+            match=rf"2 worker .* this one may have {used + 30}; allow more .* or use fewer",
+        ):
             after(1, one)
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + 50, before[1]))
         after(1, one)
@@ -117,7 +142,9 @@ def test_more_processes_than_clients() -> None:
 
 
 def test_clients_are_divided_evenly() -> None:
-    """By hand: 9, 8 | 7, 6 | 5 dealt there and back to two are 9 + 6 + 5 and 8 + 7; nobody gets two clients more than another."""
+    """By hand: 9, 8 | 7, 6 | 5 dealt there and back to two are 9 + 6 + 5 and 8 + 7; nobody gets two
+    clients more than another.
+    """
     assert divided([5, 9, 7, 6, 8], 2) == [[0, 1, 3], [2, 4]]
     assert divided([3, 3], 5) == [[0], [1]]
     for count in range(1, 8):
@@ -134,8 +161,17 @@ def test_a_clients_failure_arrives_as_what_it_is() -> None:
     data = type(data)(**{**vars(data), "x": x})
     told = []
     for processes in (1, 2):
-        federation = Federation(Explodes(), data, Supervised(), Training(len(RAGGED), batch_size=10), processes=processes)
-        with pytest.raises(Diverged, match=r"round 1, client 2, step .* the loss is NaN or infinite; its input was x") as caught:
+        federation = Federation(
+            Explodes(),
+            data,
+            Supervised(),
+            Training(len(RAGGED), batch_size=10),
+            processes=processes,
+        )
+        with pytest.raises(
+            Diverged,
+            match=r"round 1, client 2, step .* the loss is NaN or infinite; its input was x",
+        ) as caught:
             after(1, federation)
         told.append(str(caught.value))
     assert told[0] == told[1]
@@ -157,17 +193,24 @@ def test_a_killed_worker_is_noticed_and_the_next_round_starts_others(engine: Pro
     federation = built(FedMix(0.1))
     federation.engine = engine
     after(1, federation)
-    os.kill(engine._workers[0].process.pid or 0, signal.SIGINT)  # as Ctrl-C does, and nothing happens
+    os.kill(
+        engine._workers[0].process.pid or 0, signal.SIGINT
+    )  # as Ctrl-C does, and nothing happens
     after(2, federation)
     os.kill(engine._workers[1].process.pid or 0, signal.SIGKILL)
-    with pytest.raises(FedmixError, match=r"a worker process was killed \(signal 9\), and the round with it; if memory ran out"):
+    with pytest.raises(
+        FedmixError,
+        match=r"a worker process was killed \(signal 9\), and the round with it; if memory ran out",
+    ):
         after(3, federation)
     assert (federation.round, engine._workers) == (2, [])
     assert apart(after(3, federation), after(3, built(FedMix(0.1)))) < 1e-6
 
 
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
-    spec = experiment("digits", "fedavg").with_settings({"rounds": 2, "training.clients_per_round": 2, "training.epochs": 1})
+    spec = experiment("digits", "fedavg").with_settings(
+        {"rounds": 2, "training.clients_per_round": 2, "training.epochs": 1}
+    )
     wider = spec.with_settings({"engine.processes": 2})
     assert wider.id == spec.id
     with pytest.raises(Interrupted):
@@ -184,16 +227,21 @@ def test_what_cannot_be_sent_or_set_is_refused(monkeypatch: pytest.MonkeyPatch) 
             return super().__call__(model, params, anchor, batch)
 
     with pytest.raises(
-        BadInput, match=r"Mine.* no worker process can have it; define it at the top of a module, or set engine.pro"
+        BadInput,
+        match=r"Mine.* no worker process can have it; define it at the top of a module, or set engine.pro",
     ):
         built(Mine(), processes=2)
-    with pytest.raises(BadInput, match=r"engine.processes=0 with device 'cpu': it must be at least 1"):
+    with pytest.raises(
+        BadInput, match=r"engine.processes=0 with device 'cpu': it must be at least 1"
+    ):
         built(Supervised(), processes=0)
     with pytest.raises(BadInput, match=r"engine.processes=0 should be greater than or equal to 1"):
         experiment("digits", "fedavg").with_settings({"engine.processes": 0})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     fresh = built(FedMix(0.1), processes=2)
-    with pytest.raises(FedmixError, match=r"MiB more of shared memory, and /dev/shm has 0 left; enlarge it"):
+    with pytest.raises(
+        FedmixError, match=r"MiB more of shared memory, and /dev/shm has 0 left; enlarge it"
+    ):
         after(1, fresh)
 
 
@@ -207,9 +255,13 @@ next(federation.run(1))
 def test_a_script_without_a_guard_is_told_so_and_does_not_wait_for_ever(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=300)
+    ended = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False, timeout=300
+    )
     assert ended.returncode == 1
-    assert "a script must start runs under if __name__ == '__main__'" in ended.stderr.splitlines()[-1]
+    assert (
+        "a script must start runs under if __name__ == '__main__'" in ended.stderr.splitlines()[-1]
+    )
 
 
 CHILDREN = """
@@ -228,7 +280,9 @@ def test_workers_die_with_their_parent_and_leave_no_memory(tmp_path: Path) -> No
     script = tmp_path / "script.py"
     script.write_text(CHILDREN)
     before = set(SHARED_MEMORY.glob("torch_*"))
-    said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False).stdout
+    said = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False
+    ).stdout
     pids = [int(pid) for pid in said.split()]
     assert len(pids) == 2
     end = time.monotonic() + 30
@@ -251,7 +305,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no signal comes when a parent is gone")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere no signal comes when a parent is gone"
+)
 def test_workers_that_still_import_die_with_their_parent(tmp_path: Path) -> None:
     script, workers = tmp_path / "script.py", tmp_path / "workers"
     script.write_text(IMPORTING)
@@ -269,7 +325,9 @@ def test_workers_that_still_import_die_with_their_parent(tmp_path: Path) -> None
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no signal comes when a parent is gone")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere no signal comes when a parent is gone"
+)
 def test_workers_outlive_the_thread_that_started_them() -> None:
     """For Linux, the parent of a process is a thread."""
     federation = built(FedMix(0.1), processes=2)

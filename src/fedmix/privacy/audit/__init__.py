@@ -1,4 +1,6 @@
-"""An audit that attacks what clients exchange: membership, neighbours, pictures, labels, owners and changes."""
+"""An audit that attacks what clients exchange: membership, neighbours, pictures, labels, owners and
+changes.
+"""
 
 from fedmix.privacy.audit.findings import Finding, findings
 from fedmix.privacy.audit.grid import Cell, Grid, Noise, audit

@@ -73,22 +73,35 @@ def _membership(cells: Sequence[Cell], grid: Grid) -> Finding:
     def told(cell: Cell) -> str:
         best = max((cell.server, cell.client), key=lambda r: r.auc)
         return (
-            f"AUC {best.auc:.2f} ({best.auc_low:.2f} to {best.auc_high:.2f}), and {best.tpr:.0%} ({best.tpr_low:.0%} to "
+            f"AUC {best.auc:.2f} ({best.auc_low:.2f} to {best.auc_high:.2f}), and {best.tpr:.0%} "
+            f"({best.tpr_low:.0%} to "
             f"{best.tpr_high:.0%}) of the samples found at one false alarm in a thousand"
         )
 
     first = cells[0].server
-    few = "one in a thousand of them was" if first.others >= 1000 else "as there were fewer than 1,000, none of them was"
+    few = (
+        "one in a thousand of them was"
+        if first.others >= 1000
+        else "as there were fewer than 1,000, none of them was"
+    )
     alarms = false_alarms_at_most(first.others, grid.confidence)
     return Finding(
         "Was this sample among those averaged?",
-        "To an attacker who knows how such pictures are distributed, but not the other samples (an AUC of 0.5 is a coin, 1 is "
+        "To an attacker who knows how such pictures are distributed, but not the other samples (an "
+        "AUC of 0.5 is a coin, 1 is "
         f"certainty):{_at_ends(cells, told)}",
-        f"{first.members} members and {first.others} others. In brackets are intervals so wide that all of this audit hold at "
-        "once with 95 % confidence (those of AUCs by approximation). To be found, a sample had to score higher than the others "
+        f"{first.members} members and {first.others} others. In brackets are intervals so wide "
+        "that all of this audit hold at "
+        "once with 95 % confidence (those of AUCs by approximation). To be found, a sample had to "
+        "score higher than the others "
         f"do: {few} mistaken, which shows a rate of false alarms of at most {alarms:.1%}.",
-        "A larger M and noise make it harder; noise with a bound on samples (--clip) bounds every such attack. "
-        + _stopped(cells, lambda c: _guessed(c.server, c.client, c.together), f"{BY_LIMIT}, which more --seeds bring down"),
+        "A larger M and noise make it harder; noise with a bound on samples (--clip) bounds every "
+        "such attack. "
+        + _stopped(
+            cells,
+            lambda c: _guessed(c.server, c.client, c.together),
+            f"{BY_LIMIT}, which more --seeds bring down",
+        ),
     )
 
 
@@ -99,22 +112,31 @@ def _neighbours(cells: Sequence[Cell], grid: Grid) -> Finding:
     said = []
     if certain:
         said.append(
-            f"Certain in {len(certain)} of {len(cells)} settings: averaging hides nothing from who knows the rest, and labels "
+            f"Certain in {len(certain)} of {len(cells)} settings: averaging hides nothing from who "
+            "knows the rest, and labels "
             "without noise tell classes apart."
         )
     if above:
-        said.append(f"MORE THAN PROVEN at {'; '.join(map(named, above))}: the accounting or the release is wrong.")
+        said.append(
+            f"MORE THAN PROVEN at {'; '.join(map(named, above))}: the accounting or the release is "
+            "wrong."
+        )
     elif proven:
         near = max(proven, key=lambda c: c.neighbours.epsilon / c.guarantee.epsilon)
-        said.append(f"Never above a proven ε; nearest to it at {named(near)}, where ε ≥ {near.neighbours.epsilon:.2f} was shown.")
+        said.append(
+            f"Never above a proven ε; nearest to it at {named(near)}, where ε ≥ "
+            f"{near.neighbours.epsilon:.2f} was shown."
+        )
     else:
         said.append("No setting tried has a proven ε.")
     most = most_to_show(grid.trials // 2, grid.delta, grid.confidence)
     return Finding(
         "Which of two samples was it, to who knows all the others?",
         " ".join(said),
-        f"{grid.trials:,} releases of each of the two at each setting. The ε shown are lower bounds, with δ = {grid.delta:g}, "
-        f"that hold for all {len(cells)} settings at once with 95 % confidence; so many trials can show {most:.1f} at most.",
+        f"{grid.trials:,} releases of each of the two at each setting. The ε shown are lower "
+        f"bounds, with δ = {grid.delta:g}, "
+        f"that hold for all {len(cells)} settings at once with 95 % confidence; so many trials "
+        f"can show {most:.1f} at most.",
         "Noise on inputs and labels with a bound on both (--sigma or --epsilon, with --clip). "
         + _stopped(cells, lambda c: _guessed(c.neighbours.rates), BY_LIMIT),
     )
@@ -128,11 +150,18 @@ def _pictures(cells: Sequence[Cell]) -> Finding:
 
     return Finding(
         "Which pictures are in a mean?",
-        "To an attacker with a list of suspects, who must name those in the mean (without noise, and with fewer suspects than a "
-        f"picture has pixels, a mean decides on all of them, however large M is):{_at_ends(cells, told)}",
-        f"{cells[0].reconstruction.attempts} means at each setting, up to 300 false suspects beside the true ones.",
+        "To an attacker with a list of suspects, who must name those in the mean (without noise, "
+        "and with fewer suspects than a "
+        "picture has pixels, a mean decides on all of them, however large M "
+        f"is):{_at_ends(cells, told)}",
+        f"{cells[0].reconstruction.attempts} means at each setting, up to 300 false suspects "
+        "beside the true ones.",
         "Noise; a larger M only against who has no list. "
-        + _stopped(cells, lambda c: c.reconstruction.identified <= c.reconstruction.chance + 0.05, "chance, by 5 points"),
+        + _stopped(
+            cells,
+            lambda c: c.reconstruction.identified <= c.reconstruction.chance + 0.05,
+            "chance, by 5 points",
+        ),
     )
 
 
@@ -141,7 +170,8 @@ def _labels(cells: Sequence[Cell]) -> Finding:
     if read:
         inferred = np.mean([cell.labels.inferred for cell in read])
         leaked = (
-            f"All counts, in {len(read)} of {len(cells)} settings: wherever labels carry no noise. Who does not know M finds it "
+            f"All counts, in {len(read)} of {len(cells)} settings: wherever labels carry no noise. "
+            "Who does not know M finds it "
             f"and the counts from the label mean alone in {inferred:.0%} of the means."
         )
     else:
@@ -149,7 +179,8 @@ def _labels(cells: Sequence[Cell]) -> Finding:
     return Finding(
         "How many samples of each class are in a mean?",
         leaked,
-        f"This is arithmetic: M times a label mean is whole numbers. {cells[0].labels.means:.0f} means, or all there are.",
+        f"This is arithmetic: M times a label mean is whole numbers. {cells[0].labels.means:.0f} "
+        "means, or all there are.",
         "Noise on labels, which comes with a bound (--clip); never M alone. "
         + _stopped(cells, lambda c: c.labels.known <= 0.05, "5 % of the means"),
     )
@@ -159,16 +190,23 @@ def _owners(cells: Sequence[Cell], grid: Grid) -> Finding:
     def told(cell: Cell) -> str:
         a, b = cell.linking, cell.linking_together
         return (
-            f"{a.labels:.0%} by label shares, {a.samples:.0%} with five known samples as well (chance {a.chance:.0%}), and of "
-            f"entries averaged by {grid.average}, {b.labels:.0%} and {b.samples:.0%} (chance {b.chance:.0%})"
+            f"{a.labels:.0%} by label shares, {a.samples:.0%} with five known samples as well "
+            f"(chance {a.chance:.0%}), and of "
+            f"entries averaged by {grid.average}, {b.labels:.0%} and {b.samples:.0%} (chance "
+            f"{b.chance:.0%})"
         )
 
     return Finding(
         "Whose mean is it?",
-        f"The server knows, since uploads have senders. A client links entries of the shuffled pool:{_at_ends(cells, told)}",
+        "The server knows, since uploads have senders. A client links entries of the shuffled "
+        f"pool:{_at_ends(cells, told)}",
         f"{cells[0].linking.entries:.0f} entries, or all there are, at each setting and seed.",
         "Clients that are alike; averaging by the server helps, and so does noise on labels. "
-        + _stopped(cells, lambda c: max(c.linking.labels, c.linking.samples) <= 2 * c.linking.chance, "twice the chance or less"),
+        + _stopped(
+            cells,
+            lambda c: max(c.linking.labels, c.linking.samples) <= 2 * c.linking.chance,
+            "twice the chance or less",
+        ),
     )
 
 
@@ -176,8 +214,10 @@ def _changes(cells: Sequence[Cell]) -> Finding:
     def told(cell: Cell) -> str:
         now, mixed, waiting, both = cell.differencing
         return (
-            f"the server recovers it with {now.server:.0f} dB; a client with {now.client:.0f} dB, with {mixed.client:.0f} dB if "
-            f"the server averages, {waiting.client:.0f} dB if clients wait for each other, {both.client:.0f} dB if both "
+            f"the server recovers it with {now.server:.0f} dB; a client with {now.client:.0f} dB, "
+            f"with {mixed.client:.0f} dB if "
+            f"the server averages, {waiting.client:.0f} dB if clients wait for each other, "
+            f"{both.client:.0f} dB if both "
             f"(who sees nothing: {both.unseen:.0f} dB)"
         )
 
@@ -188,9 +228,15 @@ def _changes(cells: Sequence[Cell]) -> Finding:
     safe = sum(d.client < RECOGNISED for d in both)
     return Finding(
         "What changed between two refreshes?",
-        f"One sample of a client is replaced, and the difference of the sums shows it:{_at_ends(cells, told)}",
-        f"Medians over {both[0].victims} victims. Waiting for {both[0].changed} clients to change and averaging by "
-        f"{both[0].average} together kept a client below {RECOGNISED:.0f} dB in {safe} of {len(cells)} settings.",
-        "Against clients, waiting and averaging together; against the server neither, only noise on every release. "
-        + _stopped(cells, lambda c: max(map(gain, c.differencing)) <= 1, "what was known before, by 1 dB"),
+        "One sample of a client is replaced, and the difference of the sums shows "
+        f"it:{_at_ends(cells, told)}",
+        f"Medians over {both[0].victims} victims. Waiting for {both[0].changed} clients to change "
+        "and averaging by "
+        f"{both[0].average} together kept a client below {RECOGNISED:.0f} dB in {safe} of "
+        f"{len(cells)} settings.",
+        "Against clients, waiting and averaging together; against the server neither, only noise "
+        "on every release. "
+        + _stopped(
+            cells, lambda c: max(map(gain, c.differencing)) <= 1, "what was known before, by 1 dB"
+        ),
     )

@@ -15,7 +15,14 @@ from fedmix.data.federated import FederatedData
 from fedmix.data.transforms import Images
 from fedmix.exchange.settings import Exchange, GroupSize
 from fedmix.privacy.accounting import DELTA, Guarantee, calibrated, guarantee, nonnegative
-from fedmix.privacy.audit import differencing, labels, linking, membership, neighbours, reconstruction
+from fedmix.privacy.audit import (
+    differencing,
+    labels,
+    linking,
+    membership,
+    neighbours,
+    reconstruction,
+)
 from fedmix.privacy.audit.differencing import Change, Differencing
 from fedmix.privacy.audit.labels import Labels
 from fedmix.privacy.audit.linking import Linking
@@ -40,8 +47,9 @@ class Noise(NamedTuple):
 class Grid:
     """What is tried and how hard; `base` holds what stays the same in every exchange.
 
-    The server's averaging is tried at 1 and at `average`, the rule to wait at 0 and at `wait`. `suspects` test samples at most
-    stand for those who are not members, and never more than a third; the attackers learn from the rest.
+    The server's averaging is tried at 1 and at `average`, the rule to wait at 0 and at `wait`.
+    `suspects` test samples at most stand for those who are not members, and never more than a
+    third; the attackers learn from the rest.
     """
 
     base: Exchange = field(default_factory=Exchange)
@@ -58,17 +66,23 @@ class Grid:
     def __post_init__(self) -> None:
         replace(self.base, average=self.average, wait=self.wait)  # which refuses what cannot be
         if self.average < 2:
-            raise BadInput(f"average={self.average}: what averaging by the server changes is seen from 2 on")
+            raise BadInput(
+                f"average={self.average}: what averaging by the server changes is seen from 2 on"
+            )
 
     @property
     def confidence(self) -> float:
-        """That of one interval, so high that all of an audit's intervals hold at once with 95 % (Bonferroni)."""
+        """That of one interval, so high that all of an audit's intervals hold at once with 95 %
+        (Bonferroni).
+        """
         return 1 - (1 - CONFIDENCE) / (INTERVALS * len(self.sizes) * len(self.noises))
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What one seed's attacks share: the data, what attackers learnt, and test rows that they know and that they do not."""
+    """What one seed's attacks share: the data, what attackers learnt, and test rows that they know
+    and that they do not.
+    """
 
     seed: int
     data: FederatedData
@@ -79,9 +93,12 @@ class Ground:
 
 @dataclass(frozen=True)
 class Cell:
-    """What every attack gave at one M and one noise. `together` is a client's attack where the server averages.
+    """What every attack gave at one M and one noise.
 
-    `differencing` is without and with averaging by the server, then both again where clients wait for each other.
+    `together` is a client's attack where the server averages.
+
+    `differencing` is without and with averaging by the server, then both again where clients wait
+    for each other.
     """
 
     m: GroupSize
@@ -102,7 +119,10 @@ class Cell:
 
 
 def audit(
-    deal: Callable[[int], FederatedData], seeds: Sequence[int], grid: Grid, listen: Callable[[str], None]
+    deal: Callable[[int], FederatedData],
+    seeds: Sequence[int],
+    grid: Grid,
+    listen: Callable[[str], None],
 ) -> Iterator[Cell]:
     """Attack; `deal` gives a seed's data, `listen` hears what begins, `steps(...)` times in all."""
     dealt = {seed: deal(seed) for seed in seeds}
@@ -123,13 +143,19 @@ def steps(seeds: int, grid: Grid) -> int:
 
 
 def check(data: FederatedData, grid: Grid) -> None:
-    """Refuse data that cannot be attacked, and settings that its clients cannot meet, before hours are spent."""
+    """Refuse data that cannot be attacked, and settings that its clients cannot meet, before hours
+    are spent.
+    """
     if not isinstance(data.transform, Images) or data.classes is None:
         raise BadInput(
-            f"{data.name} holds no pictures with classes, which these attacks need; use data with `Images` and `classes`"
+            f"{data.name} holds no pictures with classes, which these attacks need; use data with "
+            "`Images` and `classes`"
         )
     if len(data.clients) < 2:
-        raise BadInput(f"{data.name} has one client, and who owns a mean is no question then; use at least 2 (data.clients)")
+        raise BadInput(
+            f"{data.name} has one client, and who owns a mean is no question then; use at least 2 "
+            "(data.clients)"
+        )
     for size, noise in product(grid.sizes, grid.noises):
         promise(data, exchange(data, size, noise, grid), grid)
 
@@ -140,14 +166,19 @@ def ground(data: FederatedData, seed: int, grid: Grid) -> Ground:
     count = min(grid.suspects, len(rows) // 3)
     others, public = rows[:count], rows[count:]
     x, _ = samples(data, data.test_x[public], data.test_y[public], grid.base)
-    return Ground(seed, data, Population.learnt(x, data.test_y[public], data.outputs), public, others)
+    return Ground(
+        seed, data, Population.learnt(x, data.test_y[public], data.outputs), public, others
+    )
 
 
 def exchange(data: FederatedData, size: GroupSize, noise: Noise, grid: Grid) -> Exchange:
     """The exchange of one cell. Clients with fewer than M samples send nothing."""
     largest = int(data.clients.sizes.max())
     if isinstance(size, int) and size > largest:
-        raise BadInput(f"M = {size}: no client of {data.name} has so many samples, the largest has {largest}; use 'all'")
+        raise BadInput(
+            f"M = {size}: no client of {data.name} has so many samples, the largest has {largest}; "
+            "use 'all'"
+        )
     cutoff = max(grid.base.cutoff, size) if isinstance(size, int) else grid.base.cutoff
     how = replace(grid.base, m=size, cutoff=cutoff, average=1, wait=0.0, source="pool")
     how.check(data.clients.sizes)
@@ -159,10 +190,18 @@ def exchange(data: FederatedData, size: GroupSize, noise: Noise, grid: Grid) -> 
 
 def promise(data: FederatedData, how: Exchange, grid: Grid) -> Guarantee:
     """What an exchange guarantees to a sample of these clients."""
-    return guarantee(how, how.smallest_group(data.clients.sizes), grid.delta, nonnegative=nonnegative(data))
+    return guarantee(
+        how, how.smallest_group(data.clients.sizes), grid.delta, nonnegative=nonnegative(data)
+    )
 
 
-def cell(grounds: Sequence[Ground], size: GroupSize, noise: Noise, grid: Grid, listen: Callable[[str], None]) -> Cell:
+def cell(
+    grounds: Sequence[Ground],
+    size: GroupSize,
+    noise: Noise,
+    grid: Grid,
+    listen: Callable[[str], None],
+) -> Cell:
     """All attacks at one M and one noise, their outcomes put together over the seeds."""
     found = []
     for g in grounds:
@@ -172,18 +211,30 @@ def cell(grounds: Sequence[Ground], size: GroupSize, noise: Noise, grid: Grid, l
     data, how = grounds[0].data, found[0].how
     member = np.concatenate([f.member for f in found])
     scored = [np.concatenate(parts) for parts in zip(*(f.scores for f in found), strict=True)]
-    inside, outside = (np.concatenate(parts) for parts in zip(*(f.neighbours for f in found), strict=True))
+    inside, outside = (
+        np.concatenate(parts) for parts in zip(*(f.neighbours for f in found), strict=True)
+    )
     attempts = [attempt for f in found for attempt in f.attempts]
-    changes = [[change for some in by_seed for change in some] for by_seed in zip(*(f.changes for f in found), strict=True)]
-    groups = [f.how.smallest_group(g.data.clients.sizes) for g, f in zip(grounds, found, strict=True)]
+    changes = [
+        [change for some in by_seed for change in some]
+        for by_seed in zip(*(f.changes for f in found), strict=True)
+    ]
+    groups = [
+        f.how.smallest_group(g.data.clients.sizes) for g, f in zip(grounds, found, strict=True)
+    ]
     promised = [promise(g.data, f.how, grid) for g, f in zip(grounds, found, strict=True)]
     server, client, together = (rates(s[member], s[~member], grid.confidence) for s in scored)
-    alone, mixed = (Linking(*np.mean(parts, axis=0).tolist()) for parts in zip(*(f.linking for f in found), strict=True))
+    alone, mixed = (
+        Linking(*np.mean(parts, axis=0).tolist())
+        for parts in zip(*(f.linking for f in found), strict=True)
+    )
     return Cell(
         m=size,
         how=how,
         group=min(groups),
-        guarantee=max(promised, key=lambda one: one.epsilon),  # which holds for the scores of all seeds
+        guarantee=max(
+            promised, key=lambda one: one.epsilon
+        ),  # which holds for the scores of all seeds
         server=server,
         client=client,
         together=together,
@@ -194,7 +245,9 @@ def cell(grounds: Sequence[Ground], size: GroupSize, noise: Noise, grid: Grid, l
         reconstruction=reconstruction.summary(attempts, data.input_shape),
         differencing=[
             differencing.summary(some, average, wait, differencing.clients_needed(data, wait))
-            for some, (wait, average) in zip(changes, product((0.0, grid.wait), (1, grid.average)), strict=True)
+            for some, (wait, average) in zip(
+                changes, product((0.0, grid.wait), (1, grid.average)), strict=True
+            )
         ],
         attempts=attempts,
         changes=changes[0],
@@ -231,7 +284,10 @@ def _attacks(g: Ground, how: Exchange, grid: Grid, seeds: int) -> _Found:
         neighbours.attack(scene, g.others[:PAIRS], math.ceil(grid.trials / seeds), rng),
         labels.attack(scene, rng),
         (linking.attack(scene, g.population, rng), linking.attack(together, g.population, rng)),
-        [reconstruction.attempt(scene, int(release), g.public, g.population, rng) for release in releases],
+        [
+            reconstruction.attempt(scene, int(release), g.public, g.population, rng)
+            for release in releases
+        ],
         [
             differencing.attack(where, wait, victims, g.population, rng)
             for wait, where in product((0.0, grid.wait), (scene, together))

@@ -7,13 +7,17 @@ import numpy as np
 from fedmix.core.types import Array
 from fedmix.privacy.audit.scene import Scene
 
-ROUNDING = 1e-4  # a float32 share times M is that near to an integer, for any M that the search reaches
+ROUNDING = (
+    1e-4  # a float32 share times M is that near to an integer, for any M that the search reaches
+)
 LARGEST = 1000
 MEANS = 1000  # that are tried
 
 
 class Labels(NamedTuple):
-    """Shares of the released means whose label counts were found exactly: with M known, and with M found from the label mean."""
+    """Shares of the released means whose label counts were found exactly: with M known, and with M
+    found from the label mean.
+    """
 
     known: float
     inferred: float
@@ -21,7 +25,8 @@ class Labels(NamedTuple):
 
 
 def counts(y: Array, size: int) -> Array:
-    """The counts (C,) that a label mean of `size` samples stands for: whole numbers that add up to `size`, nearest to it.
+    """The counts (C,) that a label mean of `size` samples stands for: whole numbers that add up to
+    `size`, nearest to it.
 
     >>> counts(np.array([0.25, 0.75]), 4).tolist()
     [1, 3]
@@ -29,13 +34,16 @@ def counts(y: Array, size: int) -> Array:
     scaled = np.maximum(y, 0)
     scaled = size * scaled / scaled.sum() if scaled.sum() > 0 else np.full(len(y), size / len(y))
     whole = np.floor(scaled)
-    rest = np.argsort(whole - scaled, kind="stable")[: size - int(whole.sum())]  # the largest remainders
+    rest = np.argsort(whole - scaled, kind="stable")[
+        : size - int(whole.sum())
+    ]  # the largest remainders
     whole[rest] += 1
     return np.asarray(whole.astype(np.int64))
 
 
 def infer_size(y: Array) -> int | None:
-    """The smallest M for which all of M·y are whole numbers: M itself, unless all its counts share a divisor.
+    """The smallest M for which all of M·y are whole numbers: M itself, unless all its counts share
+    a divisor.
 
     >>> infer_size(np.array([0.25, 0.75])), infer_size(np.array([0.5, 0.5]))
     (4, 2)

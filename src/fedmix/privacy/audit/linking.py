@@ -1,4 +1,6 @@
-"""Whose mean is it? Entries of the pool carry no name; labels and known samples may give their owners away."""
+"""Whose mean is it? Entries of the pool carry no name; labels and known samples may give their
+owners away.
+"""
 
 from typing import NamedTuple
 
@@ -15,8 +17,9 @@ SMALLEST = 1e-6  # of a share, for classes that a client does not have
 
 
 class Linking(NamedTuple):
-    """Shares of the entries that were linked to one of their owners: by who knows each client's label shares, and by who knows
-    five samples of each client besides. `chance` is a blind guess."""
+    """Shares of the entries that were linked to one of their owners: by who knows each client's
+    label shares, and by who knows five samples of each client besides. `chance` is a blind guess.
+    """
 
     labels: float
     samples: float
@@ -33,12 +36,21 @@ def attack(scene: Scene, population: Population, rng: np.random.Generator) -> Li
     owned = np.stack([np.isin(clients, pool.owners[int(entry)]) for entry in chosen])
     by_labels = label_scores(view, _class_shares(scene, clients))
     off = population.off(view.x, view.y)
-    by_samples = np.stack([_sample_scores(scene, view, off, int(client), population, rng) for client in clients], 1)
-    return Linking(top_one(by_labels, owned), top_one(by_labels + by_samples, owned), float(owned.mean()), len(chosen))
+    by_samples = np.stack(
+        [_sample_scores(scene, view, off, int(client), population, rng) for client in clients], 1
+    )
+    return Linking(
+        top_one(by_labels, owned),
+        top_one(by_labels + by_samples, owned),
+        float(owned.mean()),
+        len(chosen),
+    )
 
 
 def label_scores(view: View, of_clients: Array) -> Array:
-    """(g, N): log likelihood of label means under the clients' label shares (N, C): multinomial, or normal where noised."""
+    """(g, N): log likelihood of label means under the clients' label shares (N, C): multinomial, or
+    normal where noised.
+    """
     counted = view.size[:, None] * (view.y @ np.log(np.maximum(of_clients, SMALLEST)).T)
     squares = ((view.y[:, None] - of_clients) ** 2).sum(2)
     blurred = -squares / (2 * (view.label_noise**2 + 1 / view.size)[:, None])
@@ -46,7 +58,8 @@ def label_scores(view: View, of_clients: Array) -> Array:
 
 
 def top_one(score: Array, owned: Array) -> float:
-    """The share of rows whose best column is one of their own; columns that are equally good count by their share.
+    """The share of rows whose best column is one of their own; columns that are equally good count
+    by their share.
 
     >>> top_one(np.array([[2.0, 1.0], [1.0, 1.0]]), np.array([[True, False], [True, False]]))
     0.75
@@ -55,12 +68,23 @@ def top_one(score: Array, owned: Array) -> float:
     return float(((best & owned).sum(1) / best.sum(1)).mean())
 
 
-def _sample_scores(scene: Scene, view: View, off: Array, client: int, population: Population, rng: np.random.Generator) -> Array:
-    """(g,): how much likelier the means are if each of a few samples of this client is in them as often as its samples are."""
+def _sample_scores(
+    scene: Scene,
+    view: View,
+    off: Array,
+    client: int,
+    population: Population,
+    rng: np.random.Generator,
+) -> Array:
+    """(g,): how much likelier the means are if each of a few samples of this client is in them as
+    often as its samples are.
+    """
     data, rows = scene.data, scene.data.clients[client]
     known = rng.choice(rows, min(KNOWN, len(rows)), replace=False)
     x, y = samples(data, data.x[known], data.y[known], scene.how)
-    ratios = log_ratios(off, view.size, view.noise, population.off(x, shares(y)), population.variances)
+    ratios = log_ratios(
+        off, view.size, view.noise, population.off(x, shares(y)), population.variances
+    )
     absent = (view.y[:, data.y[known]] <= 0) & (view.label_noise[:, None] == 0)
     often = float(scene.groups.sizes[scene.owner == client].mean() / len(rows))
     with np.errstate(divide="ignore"):

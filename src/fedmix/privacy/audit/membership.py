@@ -1,7 +1,9 @@
-"""Was this sample among those averaged? A likelihood ratio by an attacker who knows how samples are distributed, not the others.
+"""Was this sample among those averaged? A likelihood ratio by an attacker who knows how samples are
+distributed, not the others.
 
-The mean of a group of M that holds z is normal around (expected mean) + (z - its class's mean)/M, one that does not hold it
-around the expected mean; what is expected of the rest of a group follows from its label mean.
+The mean of a group of M that holds z is normal around (expected mean) + (z - its class's mean)/M,
+one that does not hold it around the expected mean; what is expected of the rest of a group follows
+from its label mean.
 """
 
 from typing import NamedTuple
@@ -15,7 +17,9 @@ from fedmix.privacy.audit.scene import Scene, View, samples
 
 
 class Candidates(NamedTuple):
-    """Samples (n, d) with labels (n,), each of which may be in the data of one client; `member` says whether it is."""
+    """Samples (n, d) with labels (n,), each of which may be in the data of one client; `member`
+    says whether it is.
+    """
 
     x: Array
     label: Array
@@ -24,7 +28,9 @@ class Candidates(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The log likelihood ratio of each candidate: in anybody's data, and in its client's (nan where owners are not known)."""
+    """The log likelihood ratio of each candidate: in anybody's data, and in its client's (nan where
+    owners are not known).
+    """
 
     anybody: Array
     client: Array
@@ -33,23 +39,33 @@ class Scores(NamedTuple):
 def candidates(scene: Scene, others: Array, rng: np.random.Generator) -> Candidates:
     """As many random samples of clients that send means as there are test rows `others`, and these.
 
-    Each of the latter goes with its own client, where test samples have one, or with a random one that has its class. Those that
-    equal a client's sample to the byte are left out: they are in the data, whatever the split says.
+    Each of the latter goes with its own client, where test samples have one, or with a random one
+    that has its class. Those that equal a client's sample to the byte are left out: they are in the
+    data, whatever the split says.
     """
     data, senders = scene.data, np.unique(scene.owner)
     owner = data.clients.owner
     ours = rng.permutation(np.flatnonzero(np.isin(owner, senders)))[: len(others)]
     rows = data.clients.flat[ours]
     used = {np.asarray(x).tobytes() for x in data.x[data.clients.flat]}
-    fresh = np.array([row for row in others if np.asarray(data.test_x[row]).tobytes() not in used], np.int64)
+    fresh = np.array(
+        [row for row in others if np.asarray(data.test_x[row]).tobytes() not in used], np.int64
+    )
     theirs = _clients_of(data, fresh, senders, rng)
     kept = theirs >= 0
-    x, label = np.concatenate([data.x[rows], data.test_x[fresh[kept]]]), np.concatenate([data.y[rows], data.test_y[fresh[kept]]])
+    x, label = (
+        np.concatenate([data.x[rows], data.test_x[fresh[kept]]]),
+        np.concatenate([data.y[rows], data.test_y[fresh[kept]]]),
+    )
     client = np.concatenate([owner[ours], theirs[kept]])
-    return Candidates(samples(data, x, label, scene.how)[0], label, client, np.arange(len(x)) < len(rows))
+    return Candidates(
+        samples(data, x, label, scene.how)[0], label, client, np.arange(len(x)) < len(rows)
+    )
 
 
-def _clients_of(data: FederatedData, test_rows: Array, senders: Array, rng: np.random.Generator) -> Array:
+def _clients_of(
+    data: FederatedData, test_rows: Array, senders: Array, rng: np.random.Generator
+) -> Array:
     """A client among `senders` for each test row; -1 where there is none."""
     if data.test_clients is not None:
         owner = np.empty(len(data.test_x), np.int64)
@@ -58,13 +74,21 @@ def _clients_of(data: FederatedData, test_rows: Array, senders: Array, rng: np.r
     counts = data.class_counts()
     assert counts is not None
     holders = [senders[counts[senders, label] > 0] for label in range(data.outputs)]
-    return np.array([rng.choice(holders[label]) if len(holders[label]) else -1 for label in data.test_y[test_rows]], np.int64)
+    return np.array(
+        [
+            rng.choice(holders[label]) if len(holders[label]) else -1
+            for label in data.test_y[test_rows]
+        ],
+        np.int64,
+    )
 
 
 def log_ratios(off: Array, size: Array, noise: Array, sample: Array, variances: Array) -> Array:
-    """(g, n): how much likelier mean i is if sample j is in it; both as their distance from what is expected, along the axes.
+    """(g, n): how much likelier mean i is if sample j is in it; both as their distance from what is
+    expected, along the axes.
 
-    Pictures differ in contrast, so each mean has a spread of its own: that of its distances, against what is expected of them.
+    Pictures differ in contrast, so each mean has a spread of its own: that of its distances,
+    against what is expected of them.
     """
     found = np.empty((len(off), len(sample)))
     settings, which = np.unique(np.stack([size, noise]), axis=1, return_inverse=True)
@@ -81,7 +105,9 @@ def log_ratios(off: Array, size: Array, noise: Array, sample: Array, variances: 
     return found
 
 
-def scores(view: View, suspects: Candidates, population: Population, owner: Array | None = None) -> Scores:
+def scores(
+    view: View, suspects: Candidates, population: Population, owner: Array | None = None
+) -> Scores:
     """Each suspect is in one mean or in none: the ratio averaged over the means it may be in.
 
     A mean whose label says that nobody in it has its class is left out, unless labels carry noise.
@@ -89,14 +115,21 @@ def scores(view: View, suspects: Candidates, population: Population, owner: Arra
     from scipy.special import logsumexp
 
     off = population.off(view.x, view.y)
-    anybody, own = np.full(len(suspects.x), -np.inf), np.full(len(suspects.x), -np.inf if owner is not None else np.nan)
+    anybody, own = (
+        np.full(len(suspects.x), -np.inf),
+        np.full(len(suspects.x), -np.inf if owner is not None else np.nan),
+    )
     for label in np.unique(suspects.label):
         which = np.flatnonzero(suspects.label == label)
         sample = (suspects.x[which] - population.means[label]) @ population.basis
         possible = np.flatnonzero((view.label_noise > 0) | (view.y[:, label] > 0))
-        ratios = log_ratios(off[possible], view.size[possible], view.noise[possible], sample, population.variances)
+        ratios = log_ratios(
+            off[possible], view.size[possible], view.noise[possible], sample, population.variances
+        )
         with np.errstate(divide="ignore"):
-            anybody[which] = logsumexp(ratios, axis=0) - np.log(len(off)) if len(possible) else -np.inf
+            anybody[which] = (
+                logsumexp(ratios, axis=0) - np.log(len(off)) if len(possible) else -np.inf
+            )
             if owner is not None and len(possible):
                 mine = owner[possible, None] == suspects.client[which]
                 counts = (owner[:, None] == suspects.client[which]).sum(0)

@@ -1,4 +1,6 @@
-"""Which of two data sets was it? They differ in one sample, and the attacker knows both: the game that ε speaks about."""
+"""Which of two data sets was it? They differ in one sample, and the attacker knows both: the game
+that ε speaks about.
+"""
 
 from typing import NamedTuple
 
@@ -23,15 +25,23 @@ class Neighbours(NamedTuple):
     epsilon: float
 
 
-def summary(inside: Array, outside: Array, delta: float, confidence: float = CONFIDENCE) -> Neighbours:
+def summary(
+    inside: Array, outside: Array, delta: float, confidence: float = CONFIDENCE
+) -> Neighbours:
     """From the scores of releases with the sample and of those without, of any number of pairs."""
-    return Neighbours(rates(inside, outside, confidence), epsilon_at_least(inside, outside, delta, confidence))
+    return Neighbours(
+        rates(inside, outside, confidence), epsilon_at_least(inside, outside, delta, confidence)
+    )
 
 
-def attack(scene: Scene, others: Array, trials: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Release the first mean of `scene` again and again, with one of its samples and with another one in its place; the scores.
+def attack(
+    scene: Scene, others: Array, trials: int, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Release the first mean of `scene` again and again, with one of its samples and with another
+    one in its place; the scores.
 
-    The other one is among the test rows `others`; of all such pairs the one that moves the mean furthest is taken.
+    The other one is among the test rows `others`; of all such pairs the one that moves the mean
+    furthest is taken.
     """
     data, how, rows = scene.data, scene.how, scene.groups[0]
     position, other = _furthest(scene, rows, others)
@@ -39,14 +49,19 @@ def attack(scene: Scene, others: Array, trials: int, rng: np.random.Generator) -
     inside = _mean(scene, x, y)
     x[position], y[position] = data.test_x[other], data.test_y[other]
     outside = _mean(scene, x, y)
-    return _scores(inside, inside, outside, how, trials, rng), _scores(outside, inside, outside, how, trials, rng)
+    return _scores(inside, inside, outside, how, trials, rng), _scores(
+        outside, inside, outside, how, trials, rng
+    )
 
 
 def _furthest(scene: Scene, rows: Array, others: Array) -> tuple[int, int]:
     from scipy.spatial.distance import cdist
 
     data, how = scene.data, scene.how
-    ours, theirs = samples(data, data.x[rows], data.y[rows], how), samples(data, data.test_x[others], data.test_y[others], how)
+    ours, theirs = (
+        samples(data, data.x[rows], data.y[rows], how),
+        samples(data, data.test_x[others], data.test_y[others], how),
+    )
     parts = zip(ours, theirs, how.noises, strict=True)
     apart = sum(cdist(a, b, "sqeuclidean") / max(sigma, EXACT) ** 2 for a, b, sigma in parts)
     position, other = np.unravel_index(np.argmax(apart), (len(rows), len(others)))
@@ -54,10 +69,19 @@ def _furthest(scene: Scene, rows: Array, others: Array) -> tuple[int, int]:
 
 
 def _mean(scene: Scene, x: Array, y: Array) -> Means:
-    return average(x, scene.data.labels(y), Ragged.of([np.arange(len(x))]), scene.data.units, scene.how)
+    return average(
+        x, scene.data.labels(y), Ragged.of([np.arange(len(x))]), scene.data.units, scene.how
+    )
 
 
-def _scores(world: Means, inside: Means, outside: Means, how: Exchange, trials: int, rng: np.random.Generator) -> Array:
+def _scores(
+    world: Means,
+    inside: Means,
+    outside: Means,
+    how: Exchange,
+    trials: int,
+    rng: np.random.Generator,
+) -> Array:
     """The log likelihood ratio of `trials` releases of that mean."""
     found = []
     for start in range(0, trials, BLOCK):
@@ -70,7 +94,9 @@ def _scores(world: Means, inside: Means, outside: Means, how: Exchange, trials: 
     return np.concatenate(found)
 
 
-def _log_ratio(seen: torch.Tensor, inside: torch.Tensor, outside: torch.Tensor, sigma: float) -> Array:
+def _log_ratio(
+    seen: torch.Tensor, inside: torch.Tensor, outside: torch.Tensor, sigma: float
+) -> Array:
     """Normal noise around `inside`, against around `outside`: linear in what is seen."""
     towards = (inside - outside).double().flatten()
     middle = ((inside + outside).double() / 2).flatten()

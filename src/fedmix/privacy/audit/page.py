@@ -20,13 +20,17 @@ PICTURES = 5  # of each setting
 
 
 class Shown(NamedTuple):
-    """Pictures of one setting, row by row: a title for each row, and its pictures as data addresses."""
+    """Pictures of one setting, row by row: a title for each row, and its pictures as data
+    addresses.
+    """
 
     title: str
     rows: Sequence[tuple[str, Sequence[str]]]
 
 
-def write_html(cells: Sequence[Cell], grid: Grid, about: dict[str, Any], shape: tuple[int, ...], path: Path) -> None:
+def write_html(
+    cells: Sequence[Cell], grid: Grid, about: dict[str, Any], shape: tuple[int, ...], path: Path
+) -> None:
     """Write the page; `shape` is that of a picture, (C, H, W)."""
     write(path, page(cells, grid, about, shape).encode())
 

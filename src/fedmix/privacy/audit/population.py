@@ -1,4 +1,6 @@
-"""What an attacker knows before looking: how samples of each class are distributed, learnt from public data."""
+"""What an attacker knows before looking: how samples of each class are distributed, learnt from
+public data.
+"""
 
 from dataclasses import dataclass
 
@@ -11,10 +13,11 @@ FLOOR = 1e-6  # of a variance: a quarter of a grey level, far above the rounding
 
 @dataclass(frozen=True)
 class Population:
-    """Samples of class c as a normal distribution around `means[c]` (C, d), with one covariance for all classes.
+    """Samples of class c as a normal distribution around `means[c]` (C, d), with one covariance for
+    all classes.
 
-    `basis` (d, d) holds its axes as columns, `variances` (d,) the variance along each. Means and axes are float32, since
-    what they are multiplied with is long.
+    `basis` (d, d) holds its axes as columns, `variances` (d,) the variance along each. Means and
+    axes are float32, since what they are multiplied with is long.
     """
 
     means: Array
@@ -31,11 +34,15 @@ class Population:
             means[c] = x[labels == c].mean(0)
         covariance, _ = ledoit_wolf((x - means[labels]).astype(np.float64), assume_centered=True)
         variances, basis = np.linalg.eigh(covariance)
-        return Population(means.astype(np.float32), basis.astype(np.float32), np.maximum(variances, FLOOR))
+        return Population(
+            means.astype(np.float32), basis.astype(np.float32), np.maximum(variances, FLOOR)
+        )
 
     def off(self, x: Array, y: Array) -> Array:
         """How far inputs are from what their labels (n, C) let expect, along the axes."""
-        return np.asarray((x.astype(np.float32) - shares(y).astype(np.float32) @ self.means) @ self.basis)
+        return np.asarray(
+            (x.astype(np.float32) - shares(y).astype(np.float32) @ self.means) @ self.basis
+        )
 
 
 def shares(y: Array) -> Array:

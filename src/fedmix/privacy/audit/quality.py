@@ -11,7 +11,8 @@ WINDOW = 7
 
 
 def psnr(a: Array, b: Array) -> float:
-    """Peak signal-to-noise ratio in dB of pictures with values in [0, 1]: 10·log10(1 / mean squared error), at most 100.
+    """Peak signal-to-noise ratio in dB of pictures with values in [0, 1]: 10·log10(1 / mean squared
+    error), at most 100.
 
     >>> round(psnr(np.zeros(4), np.full(4, 0.1)), 6)
     20.0
@@ -21,7 +22,8 @@ def psnr(a: Array, b: Array) -> float:
 
 
 def ssim(a: Array, b: Array) -> float:
-    """Structural similarity of pictures (C, H, W) with values in [0, 1] (Wang et al. 2004), in windows of 7 by 7, mean of all.
+    """Structural similarity of pictures (C, H, W) with values in [0, 1] (Wang et al. 2004), in
+    windows of 7 by 7, mean of all.
 
     >>> picture = np.arange(64.0).reshape(1, 8, 8) / 64
     >>> ssim(picture, picture)
@@ -35,5 +37,9 @@ def ssim(a: Array, b: Array) -> float:
     var_a, var_b = one.var((-2, -1), ddof=1), two.var((-2, -1), ddof=1)
     both = ((one * two).mean((-2, -1)) - mean_a * mean_b) * n / (n - 1)
     c1, c2 = 0.01**2, 0.03**2
-    value = (2 * mean_a * mean_b + c1) * (2 * both + c2) / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))
+    value = (
+        (2 * mean_a * mean_b + c1)
+        * (2 * both + c2)
+        / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))
+    )
     return float(value.mean())

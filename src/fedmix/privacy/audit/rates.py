@@ -11,7 +11,8 @@ FALSE_POSITIVES = 1e-3
 
 
 class Rates(NamedTuple):
-    """AUC, and the share of members found while at most one in a thousand others is mistaken, with their intervals.
+    """AUC, and the share of members found while at most one in a thousand others is mistaken, with
+    their intervals.
 
     `others` says how many there were: below 1,000, none of them may be mistaken.
     """
@@ -27,7 +28,9 @@ class Rates(NamedTuple):
 
 
 def rates(members: Array, others: Array, confidence: float = CONFIDENCE) -> Rates:
-    """From scores that are higher for those who seem to be members. The AUC's interval is Hanley and McNeil's (1982).
+    """From scores that are higher for those who seem to be members.
+
+    The AUC's interval is Hanley and McNeil's (1982).
 
     >>> rates(np.array([3.0, 2.0]), np.array([1.0, 2.0])).auc
     0.875
@@ -38,7 +41,9 @@ def rates(members: Array, others: Array, confidence: float = CONFIDENCE) -> Rate
     ranks = rankdata(np.concatenate([members, others]))
     auc = float((ranks[:a].sum() - a * (a + 1) / 2) / (a * b))
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
-    deviation = np.sqrt((auc * (1 - auc) + (a - 1) * (q1 - auc**2) + (b - 1) * (q2 - auc**2)) / (a * b))
+    deviation = np.sqrt(
+        (auc * (1 - auc) + (a - 1) * (q1 - auc**2) + (b - 1) * (q2 - auc**2)) / (a * b)
+    )
     wide = float(norm.ppf((1 + confidence) / 2) * deviation)
     threshold = np.sort(others)[::-1][int(FALSE_POSITIVES * b)]
     found = int((members > threshold).sum())
@@ -48,22 +53,28 @@ def rates(members: Array, others: Array, confidence: float = CONFIDENCE) -> Rate
 
 
 def false_alarms_at_most(others: int, confidence: float = CONFIDENCE) -> float:
-    """How many of all who are no members may be mistaken, where one in a thousand of these `others` is."""
+    """How many of all who are no members may be mistaken, where one in a thousand of these `others`
+    is.
+    """
     from scipy.stats import beta
 
     wrong = int(FALSE_POSITIVES * others)
     return float(beta.ppf(confidence, wrong + 1, others - wrong))
 
 
-def epsilon_at_least(members: Array, others: Array, delta: float, confidence: float = CONFIDENCE) -> float:
-    """The ε that these scores prove a mechanism to exceed, at that confidence: no (ε, δ) below it lets them be so different.
+def epsilon_at_least(
+    members: Array, others: Array, delta: float, confidence: float = CONFIDENCE
+) -> float:
+    """The ε that these scores prove a mechanism to exceed, at that confidence: no (ε, δ) below it
+    lets them be so different.
 
-    Differential privacy demands TPR ≤ e^ε·FPR + δ of every test, and so of those who call a sample a member and of those who
-    call it none. The test is chosen on every other score and bounded on the rest (Clopper and Pearson's limits of both rates),
-    so that the choice costs no confidence.
+    Differential privacy demands TPR ≤ e^ε·FPR + δ of every test, and so of those who call a sample
+    a member and of those who call it none. The test is chosen on every other score and bounded on
+    the rest (Clopper and Pearson's limits of both rates), so that the choice costs no confidence.
     """
     chosen = max(
-        _tests(members[::2], others[::2]), key=lambda test: _bound(*_hits(members[::2], others[::2], *test), delta, confidence)
+        _tests(members[::2], others[::2]),
+        key=lambda test: _bound(*_hits(members[::2], others[::2], *test), delta, confidence),
     )
     return float(_bound(*_hits(members[1::2], others[1::2], *chosen), delta, confidence))
 
@@ -77,17 +88,33 @@ def _tests(members: Array, others: Array) -> list[tuple[float, int]]:
     """Thresholds to try, between scores, in both directions."""
     values = np.concatenate([members, others])
     steps = np.unique(np.quantile(values, np.linspace(0, 1, 201), method="nearest"))
-    return [(float(threshold), sign) for threshold in (steps[:-1] + steps[1:]) / 2 for sign in (1, -1)] or [(0.0, 1)]
+    return [
+        (float(threshold), sign) for threshold in (steps[:-1] + steps[1:]) / 2 for sign in (1, -1)
+    ] or [(0.0, 1)]
 
 
 def _hits(members: Array, others: Array, threshold: float, sign: int) -> tuple[int, int, int, int]:
-    """Right and wrong calls with how many there were of each: of members if above, or of others if not above, the threshold."""
+    """Right and wrong calls with how many there were of each: of members if above, or of others if
+    not above, the threshold.
+    """
     if sign > 0:
-        return int((members > threshold).sum()), len(members), int((others > threshold).sum()), len(others)
-    return int((others <= threshold).sum()), len(others), int((members <= threshold).sum()), len(members)
+        return (
+            int((members > threshold).sum()),
+            len(members),
+            int((others > threshold).sum()),
+            len(others),
+        )
+    return (
+        int((others <= threshold).sum()),
+        len(others),
+        int((members <= threshold).sum()),
+        len(members),
+    )
 
 
-def _bound(right: int, of_right: int, wrong: int, of_wrong: int, delta: float, confidence: float) -> float:
+def _bound(
+    right: int, of_right: int, wrong: int, of_wrong: int, delta: float, confidence: float
+) -> float:
     from scipy.stats import beta
 
     outside = (1 - confidence) / 2  # each of the two limits may fail

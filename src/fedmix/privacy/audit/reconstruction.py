@@ -1,4 +1,6 @@
-"""Which pictures are in a mean? Guessed blindly, by the nearest public picture, and by an attacker with a list of suspects."""
+"""Which pictures are in a mean? Guessed blindly, by the nearest public picture, and by an attacker
+with a list of suspects.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,16 +15,19 @@ from fedmix.privacy.audit.scene import Scene, samples
 
 DECOYS = 300
 LABEL_WEIGHT = 10.0  # of a label share beside a pixel, in the fit
-RIDGE = 1e-3  # on the weights, since without it suspects that look the same keep the fit from ending
+RIDGE = (
+    1e-3  # on the weights, since without it suspects that look the same keep the fit from ending
+)
 
 
 @dataclass(frozen=True)
 class Attempt:
     """One mean under attack; pictures are flat, with values in [0, 1].
 
-    `original` is one of the samples in it, `blind` and `nearest` are guesses at it, `unseen` is what one would guess without the
-    exchange: its class's mean. `named` is the nearest to it of the suspects said to be in the mean; `identified` the share
-    of those said to be in it that are, `chance` that of suspects named at random.
+    `original` is one of the samples in it, `blind` and `nearest` are guesses at it, `unseen` is
+    what one would guess without the exchange: its class's mean. `named` is the nearest to it of the
+    suspects said to be in the mean; `identified` the share of those said to be in it that are,
+    `chance` that of suspects named at random.
     """
 
     original: Array
@@ -53,11 +58,18 @@ class Reconstruction(NamedTuple):
     attempts: int
 
 
-def blind(mean: Array, y: Array, label: int, size: int, noise: float, population: Population) -> Array:
-    """The best linear guess at a sample of class `label`: its class's mean, and what is unusual in the mean, freed of noise."""
+def blind(
+    mean: Array, y: Array, label: int, size: int, noise: float, population: Population
+) -> Array:
+    """The best linear guess at a sample of class `label`: its class's mean, and what is unusual in
+    the mean, freed of noise.
+    """
     unusual = population.off(mean[None], y[None])[0]
     expected = population.variances / size
-    return np.asarray(population.means[label] + population.basis @ (unusual * expected / np.maximum(expected + noise**2, FLOOR)))
+    return np.asarray(
+        population.means[label]
+        + population.basis @ (unusual * expected / np.maximum(expected + noise**2, FLOOR))
+    )
 
 
 def nearest(picture: Array, others: Array) -> Array:
@@ -66,32 +78,57 @@ def nearest(picture: Array, others: Array) -> Array:
 
 
 def parts(mean: Array, y: Array, suspects: Array, labels: Array) -> Array:
-    """How much of the mean each suspect (n, d) seems to be: the mixture, none of them negative, that is nearest to it."""
+    """How much of the mean each suspect (n, d) seems to be: the mixture, none of them negative,
+    that is nearest to it.
+    """
     from scipy.optimize import nnls
 
     q, r = np.linalg.qr(np.concatenate([suspects, LABEL_WEIGHT * labels], 1).T.astype(np.float64))
-    target = np.concatenate([q.T @ np.concatenate([mean, LABEL_WEIGHT * y]), np.zeros(len(suspects))])
-    return np.asarray(nnls(np.concatenate([r, RIDGE * np.eye(len(suspects))]), target, maxiter=30 * len(suspects))[0])
+    target = np.concatenate(
+        [q.T @ np.concatenate([mean, LABEL_WEIGHT * y]), np.zeros(len(suspects))]
+    )
+    return np.asarray(
+        nnls(
+            np.concatenate([r, RIDGE * np.eye(len(suspects))]), target, maxiter=30 * len(suspects)
+        )[0]
+    )
 
 
-def attempt(scene: Scene, release: int, public: Array, population: Population, rng: np.random.Generator) -> Attempt:
+def attempt(
+    scene: Scene, release: int, public: Array, population: Population, rng: np.random.Generator
+) -> Attempt:
     """Attack one released mean; `public` are test rows, which the attacker knows not to be in it.
 
-    The suspects are the samples in the mean among up to 300 others of classes that its label names, in random order.
+    The suspects are the samples in the mean among up to 300 others of classes that its label names,
+    in random order.
     """
     data, view, rows = scene.data, scene.uploads, scene.groups[release]
-    mean, y, size, noise = view.x[release], view.y[release], int(view.size[release]), float(view.noise[release])
+    mean, y, size, noise = (
+        view.x[release],
+        view.y[release],
+        int(view.size[release]),
+        float(view.noise[release]),
+    )
     target = int(rng.integers(len(rows)))
     label = int(data.y[rows[target]])
     possible = y > 0 if not view.label_noise[release] else np.ones(len(y), bool)
     decoys = rng.permutation(public[possible[data.test_y[public]]])[:DECOYS]
     suspects = samples(
-        data, np.concatenate([data.x[rows], data.test_x[decoys]]), np.concatenate([data.y[rows], data.test_y[decoys]]), scene.how
+        data,
+        np.concatenate([data.x[rows], data.test_x[decoys]]),
+        np.concatenate([data.y[rows], data.test_y[decoys]]),
+        scene.how,
     )
     order = rng.permutation(len(suspects[0]))  # which are first among equals must not tell
-    named = order[np.argsort(-parts(mean, y, *(part[order] for part in suspects)), kind="stable")[: len(rows)]]
+    named = order[
+        np.argsort(-parts(mean, y, *(part[order] for part in suspects)), kind="stable")[: len(rows)]
+    ]
     same = public[data.test_y[public] == label]
-    like = samples(data, data.test_x[same], data.test_y[same], scene.how)[0] if len(same) else population.means[[label]]
+    like = (
+        samples(data, data.test_x[same], data.test_y[same], scene.how)[0]
+        if len(same)
+        else population.means[[label]]
+    )
     return Attempt(
         original=suspects[0][target],
         mean=mean,
@@ -108,8 +145,13 @@ def summary(attempts: Sequence[Attempt], shape: tuple[int, ...]) -> Reconstructi
     """What came of them, for pictures of that shape (C, H, W)."""
 
     def median(guesses: Sequence[Array]) -> Guess:
-        pairs = [(a.original.reshape(shape), guess.reshape(shape)) for a, guess in zip(attempts, guesses, strict=True)]
-        return Guess(*(float(np.median([measure(*pair) for pair in pairs])) for measure in (psnr, ssim)))
+        pairs = [
+            (a.original.reshape(shape), guess.reshape(shape))
+            for a, guess in zip(attempts, guesses, strict=True)
+        ]
+        return Guess(
+            *(float(np.median([measure(*pair) for pair in pairs])) for measure in (psnr, ssim))
+        )
 
     return Reconstruction(
         median([a.blind for a in attempts]),

@@ -1,4 +1,6 @@
-"""One exchange as it happens, what each attacker sees of it, and the truth that only the audit knows."""
+"""One exchange as it happens, what each attacker sees of it, and the truth that only the audit
+knows.
+"""
 
 from copy import copy
 from dataclasses import dataclass, replace
@@ -16,7 +18,9 @@ from fedmix.exchange.one_client import clipped, split
 
 
 class View(NamedTuple):
-    """Means as an attacker sees them: inputs (g, d), labels (g, C), of how many samples each, and the noise's deviations."""
+    """Means as an attacker sees them: inputs (g, d), labels (g, C), of how many samples each, and
+    the noise's deviations.
+    """
 
     x: Array
     y: Array
@@ -27,8 +31,11 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Scene:
-    """An exchange after its first refresh. `groups` are the rows behind each release, `entries` the releases behind each entry
-    of the pool; no attacker is told either, but all know how many samples are in a mean."""
+    """An exchange after its first refresh.
+
+    `groups` are the rows behind each release, `entries` the releases behind each entry of the pool;
+    no attacker is told either, but all know how many samples are in a mean.
+    """
 
     data: FederatedData
     how: Exchange
@@ -54,13 +61,22 @@ class Scene:
         """What every client receives: shuffled, and averaged if the exchange says so."""
         assert self.exchange.pool is not None
         sizes = np.add.reduceat(self.groups.sizes[self.entries.flat], self.entries.offsets[:-1])
-        return _view(self.exchange.pool.x, self.exchange.pool.y, sizes, self.entries.sizes, self.how)
+        return _view(
+            self.exchange.pool.x, self.exchange.pool.y, sizes, self.entries.sizes, self.how
+        )
 
     @cached_property
     def pool_total(self) -> Array:
-        """The sum of all samples in the pool. Where several means are averaged, all are taken to be of one size, so that those of
-        clients that do not change are the same in every sum."""
-        weights = self.pool.size if self.how.average == 1 else self.entries.sizes * self.groups.sizes.mean()
+        """The sum of all samples in the pool.
+
+        Where several means are averaged, all are taken to be of one size, so that those of clients
+        that do not change are the same in every sum.
+        """
+        weights = (
+            self.pool.size
+            if self.how.average == 1
+            else self.entries.sizes * self.groups.sizes.mean()
+        )
         return np.asarray(weights.astype(np.float64) @ self.pool.x)
 
 
@@ -81,7 +97,9 @@ def averaged(scene: Scene, average: int) -> Scene:
 
 
 def refreshed(scene: Scene, data: FederatedData, changed: Array, wait: float) -> Scene:
-    """The exchange after the data of these clients changed; the same as before if `wait` makes them hold back."""
+    """The exchange after the data of these clients changed; the same as before if `wait` makes them
+    hold back.
+    """
     exchange = copy(scene.exchange)
     exchange.how = replace(scene.how, wait=wait)
     exchange.changed(changed.tolist())
@@ -92,7 +110,9 @@ def refreshed(scene: Scene, data: FederatedData, changed: Array, wait: float) ->
 
 
 def _scene(data: FederatedData, how: Exchange, exchange: MeanExchange) -> Scene:
-    groups = Ragged.of(group for client in range(len(data.clients)) for group in groups_of(data, exchange, client))
+    groups = Ragged.of(
+        group for client in range(len(data.clients)) for group in groups_of(data, exchange, client)
+    )
     return Scene(data, how, exchange, groups, _entries(exchange, len(groups)))
 
 
@@ -103,11 +123,15 @@ def groups_of(data: FederatedData, exchange: MeanExchange, client: int) -> list[
         return []
     labels = data.labels(data.y[rows])
     rng = stream(exchange.seed, "split", client, int(exchange.epoch[client]))
-    return [rows[group] for group in split(labels, how.group_size(client, len(rows)), how.split, rng)]
+    return [
+        rows[group] for group in split(labels, how.group_size(client, len(rows)), how.split, rng)
+    ]
 
 
 def samples(data: FederatedData, x: Array, y: Array, how: Exchange) -> tuple[Array, Array]:
-    """Raw samples as vectors (n, d) with label vectors (n, C), in the units and within the bounds in which they are averaged."""
+    """Raw samples as vectors (n, d) with label vectors (n, C), in the units and within the bounds
+    in which they are averaged.
+    """
     inputs, labels = clipped(data.units(x).double(), data.labels(y).double(), how)
     return inputs.flatten(1).float().numpy(), labels.numpy()
 

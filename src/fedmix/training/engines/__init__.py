@@ -1,4 +1,6 @@
-"""Engines map the same local update over clients: one by one (reference), all at once on one device, or on several processes."""
+"""Engines map the same local update over clients: one by one (reference), all at once on one
+device, or on several processes.
+"""
 
 from fedmix.training.engines.base import Engine, Work
 from fedmix.training.engines.processes import Processes

@@ -14,7 +14,9 @@ from fedmix.training.server import Updates
 
 
 class Work(NamedTuple):
-    """A round's work: whose update, with which draws, from which weights, at which learning rate, with which means."""
+    """A round's work: whose update, with which draws, from which weights, at which learning rate,
+    with which means.
+    """
 
     round: int
     clients: Array
@@ -25,7 +27,9 @@ class Work(NamedTuple):
 
 
 class Engine(Protocol):
-    """`run_round` yields every client's update once, in chunks and order of the engine's own choosing."""
+    """`run_round` yields every client's update once, in chunks and order of the engine's own
+    choosing.
+    """
 
     def run_round(self, data: Resident, work: Work) -> Iterator[Updates]: ...
 

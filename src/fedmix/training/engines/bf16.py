@@ -1,7 +1,7 @@
 """Weights rounded to bf16, kept from one compiled step to the next.
 
-A step that multiplies in bf16 reads rounded weights. To round them at its start takes another pass over all of them; to round
-them where the step before has just computed them takes a write.
+A step that multiplies in bf16 reads rounded weights. To round them at its start takes another pass
+over all of them; to round them where the step before has just computed them takes a write.
 """
 
 from typing import Any
@@ -15,7 +15,9 @@ TURNS = (aten.transpose.int, aten.permute.default, aten.t.default)
 
 
 def keep_rounded(traced: GraphModule, leaves: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Have a step take rounded weights as further arguments, and write them: pairs of the rounded and what it is rounded from."""
+    """Have a step take rounded weights as further arguments, and write them: pairs of the rounded
+    and what it is rounded from.
+    """
     graph = traced.graph
     arguments = [node for node in graph.nodes if node.op == "placeholder"]
     writes = {node.args[0]: node for node in graph.nodes if node.target == aten.copy_.default}
@@ -28,7 +30,9 @@ def keep_rounded(traced: GraphModule, leaves: list[Tensor]) -> list[tuple[Tensor
             with graph.inserting_after([*arguments, *kept.values()][-1]):
                 kept[weight] = graph.placeholder(f"rounded_{len(kept)}")
             with graph.inserting_after(writes[weight]):
-                new = graph.call_function(aten._to_copy.default, (writes[weight].args[1],), cast.kwargs)
+                new = graph.call_function(
+                    aten._to_copy.default, (writes[weight].args[1],), cast.kwargs
+                )
             with graph.inserting_after(new):
                 graph.call_function(aten.copy_.default, (kept[weight], new))
         found, seen = kept[weight], cast.args[0]
@@ -43,8 +47,16 @@ def keep_rounded(traced: GraphModule, leaves: list[Tensor]) -> list[tuple[Tensor
 
 
 def misrounded(pairs: list[tuple[Tensor, Tensor]]) -> float:
-    """The largest share of a rounded weight that is not its finite weight, rounded: nearly none, were one computed twice."""
-    return max((int(((mine != w.bfloat16()) & w.isfinite()).count_nonzero()) / w.numel() for mine, w in pairs), default=0.0)
+    """The largest share of a rounded weight that is not its finite weight, rounded: nearly none,
+    were one computed twice.
+    """
+    return max(
+        (
+            int(((mine != w.bfloat16()) & w.isfinite()).count_nonzero()) / w.numel()
+            for mine, w in pairs
+        ),
+        default=0.0,
+    )
 
 
 def _rounded_by(node: Node) -> Any:

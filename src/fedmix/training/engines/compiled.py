@@ -1,8 +1,10 @@
-"""The local step of several clients as a program: traced, compiled, and on a GPU captured as a graph.
+"""The local step of several clients as a program: traced, compiled, and on a GPU captured as a
+graph.
 
-A step of small clients is many small kernels, and what costs is asking for them one by one. Tracing turns the step (`vmap`,
-gradients, objective and all) into a flat list of tensor operations, the compiler joins these into few kernels, and a CUDA
-graph starts them all at once. Both need tensors that stay where they are: the `State`.
+A step of small clients is many small kernels, and what costs is asking for them one by one. Tracing
+turns the step (`vmap`, gradients, objective and all) into a flat list of tensor operations, the
+compiler joins these into few kernels, and a CUDA graph starts them all at once. Both need tensors
+that stay where they are: the `State`.
 """
 
 import gc
@@ -37,7 +39,9 @@ WINDOW = 64  # steps whose draws and losses a program holds at a time
 
 
 class State(NamedTuple):
-    """All that a step reads and writes: `slots` clients' weights, what the round gave them, and a window of draws and losses."""
+    """All that a step reads and writes: `slots` clients' weights, what the round gave them, and a
+    window of draws and losses.
+    """
 
     params: Params
     velocity: Params
@@ -72,7 +76,13 @@ class Program:
         precision: Precision,
     ) -> None:
         slots, device = draws.rows.shape[1], data.device
-        self.model, self.phases, self.training, self.data, self.precision = model, phases, training, data, precision
+        self.model, self.phases, self.training, self.data, self.precision = (
+            model,
+            phases,
+            training,
+            data,
+            precision,
+        )
         params = {n: _room(p, slots) for n, p in anchor.items()}
         self.state = State(
             params,
@@ -91,7 +101,9 @@ class Program:
     def fits(self, data: Resident, draws: PlanOnDevice, pool: Received | None) -> bool:
         """Whether it can go on with this data, pool and width of batches."""
         mine = self.state.pool
-        same = (mine is None and pool is None) or (mine and pool and [t.shape for t in mine] == [t.shape for t in pool])
+        same = (mine is None and pool is None) or (
+            mine and pool and [t.shape for t in mine] == [t.shape for t in pool]
+        )
         wide = draws.rows.shape[1:] == self.state.draws.rows.shape[1:]
         return data.x is self.state.x and data.y is self.state.y and wide and bool(same)
 
@@ -140,10 +152,21 @@ class Program:
 
     def _step_of_all(self, state: State, batch: Batch) -> tuple[Params, Params, Tensor]:
         def one(params: Params, velocity: Params, batch: Batch) -> tuple[Params, Params, Tensor]:
-            return local_step(self.model, self.phases, self.training, params, velocity, state.anchor, batch, state.lr)
+            return local_step(
+                self.model,
+                self.phases,
+                self.training,
+                params,
+                velocity,
+                state.anchor,
+                batch,
+                state.lr,
+            )
 
         if len(batch.x) == 1:  # nothing to stack, and the plain step is faster than its vmap
-            alone = one(_only(state.params), _only(state.velocity), each_field(lambda f: f[0], batch))
+            alone = one(
+                _only(state.params), _only(state.velocity), each_field(lambda f: f[0], batch)
+            )
             return _stacked(alone[0]), _stacked(alone[1]), alone[2][None]
         by_client = each_field(lambda _: 0, batch)
         with _told():
@@ -152,22 +175,27 @@ class Program:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Say in a sentence what a model or an objective does that cannot be done for many clients at once."""
+    """Say in a sentence what a model or an objective does that cannot be done for many clients at
+    once.
+    """
     try:
         yield
     except RuntimeError as error:
         if "calling .item()" in str(error):
             raise BadInput(
-                "the model or the objective asks for the value of a tensor, by `if` or .item(), and all clients step at once; "
+                "the model or the objective asks for the value of a tensor, by `if` or .item(), "
+                "and all clients step at once; "
                 "use torch.where, or engine='sequential'"
             ) from error
         raise
 
 
 class _Quick:
-    """A step compiled at its first call; as it was, with one warning, where there is no working compiler.
+    """A step compiled at its first call; as it was, with one warning, where there is no working
+    compiler.
 
-    It refers to the tensors and not to the program whose step it is, so that memory goes with the last who needs it.
+    It refers to the tensors and not to the program whose step it is, so that memory goes with the
+    last who needs it.
     """
 
     def __init__(self) -> None:
@@ -187,7 +215,9 @@ class _Quick:
                 self.fast()
 
     @staticmethod
-    def _trace(step: Callable[[State], None], leaves: list[Tensor], shape: pytree.TreeSpec) -> GraphModule:
+    def _trace(
+        step: Callable[[State], None], leaves: list[Tensor], shape: pytree.TreeSpec
+    ) -> GraphModule:
         """The step as a flat graph of tensor operations; nothing is computed."""
 
         def flat(*leaves: Tensor) -> None:
@@ -216,20 +246,29 @@ class _Quick:
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph):
                     compiled(*leaves)
-                self.fast, self.kept = graph.replay, compiled  # a graph may read the constants of what it captured
+                self.fast, self.kept = (
+                    graph.replay,
+                    compiled,
+                )  # a graph may read the constants of what it captured
         except (torch.OutOfMemoryError, FedmixError):
             raise
         except Exception as error:  # whatever a compiler meets (none there, a full disk), the plain step can be taken
             self.fast, self.works, self.rounded = None, False, []
             reason = first_line(error)
-            said = reason if isinstance(error, _Wrong) else f"the local step could not be compiled ({reason})"
+            said = (
+                reason
+                if isinstance(error, _Wrong)
+                else f"the local step could not be compiled ({reason})"
+            )
             warnings.warn(f"{said}; going on without, more slowly", FedmixWarning, stacklevel=2)
         finally:
             _restore(state, before)
 
 
 class _ZerosInMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Where a derivative is zero, PyTorch makes tensors without memory, which compiled code would read."""
+    """Where a derivative is zero, PyTorch makes tensors without memory, which compiled code would
+    read.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._efficientzerotensor.default:
@@ -239,7 +278,9 @@ class _ZerosInMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without Python's garbage collector: it would go through all that a compiler makes, again and again, and find little."""
+    """Without Python's garbage collector: it would go through all that a compiler makes, again and
+    again, and find little.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -253,10 +294,13 @@ def _no_collection() -> Iterator[None]:
 def _waking(device: torch.device) -> Iterator[None]:
     """Have the compiler start now what it would wait for later, while the step is traced.
 
-    For a GPU these are its processes: as long as they start, it compiles kernels one by one itself. For a CPU it tries which
-    vector instructions work. The third is a digest of Triton, which belongs to the name of all that is kept for later.
+    For a GPU these are its processes: as long as they start, it compiles kernels one by one itself.
+    For a CPU it tries which vector instructions work. The third is a digest of Triton, which
+    belongs to the name of all that is kept for later.
     """
-    os.environ.setdefault("SYMPY_CACHE_SIZE", "100000")  # read when torch loads sympy, which forgets too soon with its own 1000
+    os.environ.setdefault(
+        "SYMPY_CACHE_SIZE", "100000"
+    )  # read when torch loads sympy, which forgets too soon with its own 1000
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.cpu_vec_isa import pick_vec_isa
     from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
@@ -276,16 +320,25 @@ def _restore(state: State, before: list[Tensor]) -> None:
         mine.copy_(old)
 
 
-def _compare(step: Callable[[State], None], state: State, before: list[Tensor], rounded: list[tuple[Tensor, Tensor]]) -> None:
-    """Take the step again, not compiled, and refuse compiled code that is wrong: compilers are wrong now and then.
+def _compare(
+    step: Callable[[State], None],
+    state: State,
+    before: list[Tensor],
+    rounded: list[tuple[Tensor, Tensor]],
+) -> None:
+    """Take the step again, not compiled, and refuse compiled code that is wrong: compilers are
+    wrong now and then.
 
-    Rounding moves a sample over a kink of a ReLU, which changes a gradient by some per cent; mistakes change it by its own size.
-    A gradient that would be zero, such as that of a bias before a normalisation, is rounding alone.
+    Rounding moves a sample over a kink of a ReLU, which changes a gradient by some per cent;
+    mistakes change it by its own size. A gradient that would be zero, such as that of a bias before
+    a normalisation, is rounding alone.
     """
     noise = 2**-8 if current() == "bf16" else 1e-5
 
     def norm(t: Tensor) -> float:
-        return float(t.double().norm())  # one at a time: all weights in this precision would need much memory
+        return float(
+            t.double().norm()
+        )  # one at a time: all weights in this precision would need much memory
 
     try:
         if misrounded(rounded) > 0.01:
@@ -295,7 +348,11 @@ def _compare(step: Callable[[State], None], state: State, before: list[Tensor], 
         step(state)
         tensors = list(zip(quick, state.written, before, strict=True))
         params = len(state.params)
-        for group in (tensors[:params], tensors[params:-2], tensors[-2:]):  # weights, velocities, the rest
+        for group in (
+            tensors[:params],
+            tensors[params:-2],
+            tensors[-2:],
+        ):  # weights, velocities, the rest
             moves = [norm(b - old) for _, b, old in group]
             for (a, b, old), moved in zip(group, moves, strict=True):
                 rounding = 1e-5 * norm(old) + noise * max(moves)
@@ -309,29 +366,43 @@ class _Wrong(RuntimeError):
     """Compiled code that gives other results."""
 
     def __init__(self) -> None:
-        super().__init__("the compiled local step does not do what the plain one does: a bug of torch or of fedmix")
+        super().__init__(
+            "the compiled local step does not do what the plain one does: a bug of torch or of "
+            "fedmix"
+        )
 
 
 def _compile(traced: GraphModule, leaves: list[Tensor]) -> Callable[..., Any]:
-    """By torch.compile's compiler without its tracer, whose work is done; the context lets it find what it compiled before."""
+    """By torch.compile's compiler without its tracer, whose work is done; the context lets it find
+    what it compiled before.
+    """
     from torch._guards import TracingContext, tracing
     from torch._inductor import config
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     with warnings.catch_warnings(), tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
-        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # precision is chosen, not forgotten
+        warnings.filterwarnings(
+            "ignore", "TensorFloat32 tensor cores"
+        )  # precision is chosen, not forgotten
         # Torch 2.11 reads a padded gradient of LeNet's in another layout.
-        changed, writes_products = {"comprehensive_padding": False}, hasattr(config.triton, "native_matmul")
+        changed, writes_products = (
+            {"comprehensive_padding": False},
+            hasattr(config.triton, "native_matmul"),
+        )
         if writes_products:
-            changed["triton.native_matmul"] = True  # those that `leave_long_products` left to the compiler
+            changed["triton.native_matmul"] = (
+                True  # those that `leave_long_products` left to the compiler
+            )
         with config.patch(changed), one_tile() if writes_products else nullcontext():
             compiled: Callable[..., Any] = torch._inductor.compile(traced, [*leaves])
     return compiled
 
 
 def _build_kernels(graph: Graph) -> None:
-    """Call each of our own operators once, many at a time: a first call builds a kernel, and one by one that takes long."""
+    """Call each of our own operators once, many at a time: a first call builds a kernel, and one by
+    one that takes long.
+    """
 
     def made_up(node: Node) -> Tensor:
         like = node.meta["val"]
@@ -355,12 +426,18 @@ def _for_gpu(traced: GraphModule) -> None:
 def _write_once(traced: GraphModule) -> None:
     """Have what our operators read written to memory before its views are taken.
 
-    Otherwise the compiler computes and writes it once more for every operator: activations and gradients are read by two.
+    Otherwise the compiler computes and writes it once more for every operator: activations and
+    gradients are read by two.
     """
     from torch._inductor.inductor_prims import force_stride_order
 
     aten = torch.ops.aten
-    shapes = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.unsqueeze.default)
+    shapes = (
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.expand.default,
+        aten.unsqueeze.default,
+    )
     views = (*shapes, aten.permute.default, aten.transpose.int, aten.select.int)
     sources = dict[Node, None]()
     for operator in _operators(traced.graph):
@@ -371,7 +448,9 @@ def _write_once(traced: GraphModule) -> None:
                 sources[source] = None
     for source in sources:
         with traced.graph.inserting_after(source):
-            written = traced.graph.call_function(force_stride_order, (source, list(source.meta["val"].stride())))
+            written = traced.graph.call_function(
+                force_stride_order, (source, list(source.meta["val"].stride()))
+            )
         written.meta = dict(source.meta)
         source.replace_all_uses_with(written)
         written.update_arg(0, source)  # its own use was replaced as well
@@ -383,7 +462,9 @@ def _operators(graph: Graph) -> list[Node]:
 
 
 def _room(p: Tensor, slots: int) -> Tensor:
-    """Room for a parameter of every slot; filters lie channels-last on a GPU, as its kernels read them."""
+    """Room for a parameter of every slot; filters lie channels-last on a GPU, as its kernels read
+    them.
+    """
     if p.is_cuda and p.ndim == 4:
         return p.new_empty(slots, p.shape[0], *p.shape[2:], p.shape[1]).movedim(-1, 2)
     return p.new_empty(slots, *p.shape)

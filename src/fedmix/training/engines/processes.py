@@ -1,7 +1,9 @@
-"""The clients of a round on several processes of one thread each: on a CPU, threads of one process mostly wait for each other.
+"""The clients of a round on several processes of one thread each: on a CPU, threads of one process
+mostly wait for each other.
 
-Every worker has an engine of its own and trains its share of the clients. All that is large lies in memory that they share: the
-data, the round's weights, the pool of means, and the weights that come back. Only draws and losses are sent.
+Every worker has an engine of its own and trains its share of the clients. All that is large lies in
+memory that they share: the data, the round's weights, the pool of means, and the weights that come
+back. Only draws and losses are sent.
 """
 
 import ctypes
@@ -40,7 +42,8 @@ from fedmix.training.server import Updates
 SHARED_MEMORY = Path("/dev/shm")  # where Linux keeps it; small in many containers
 OR_ALONE = "or set engine.processes=1"
 SECONDS = 5.0  # for a process to be gone
-DESCRIPTORS = 10  # of open files: four for a worker, and one more for each piece of shared memory until it has it
+# of open files: four for a worker, and one more for each piece of shared memory until it has it
+DESCRIPTORS = 10
 OTHER_DESCRIPTORS = 20  # to start workers, and to write files meanwhile
 PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 ALIGNED = 64  # bytes: a line of a CPU's cache
@@ -48,7 +51,9 @@ Kinds = dict[str, tuple[torch.Size, torch.dtype]]
 
 
 class Reply(NamedTuple):
-    """A worker's clients in the order of their weights, their losses, and warnings; or what went wrong."""
+    """A worker's clients in the order of their weights, their losses, and warnings; or what went
+    wrong.
+    """
 
     clients: list[int]
     losses: Array | None
@@ -57,17 +62,21 @@ class Reply(NamedTuple):
 
 
 class Processes:
-    """Divides a round among up to `count` workers, each with the engine that `build` makes, and yields their updates in turn.
+    """Divides a round among up to `count` workers, each with the engine that `build` makes, and
+    yields their updates in turn.
 
-    Workers start with the first round, and anew after a round that failed. The weights that a round yields are overwritten by
-    the next one. Workers get the same clients in every run, so that runs agree to the bit.
+    Workers start with the first round, and anew after a round that failed. The weights that a round
+    yields are overwritten by the next one. Workers get the same clients in every run, so that runs
+    agree to the bit.
     """
 
     def __init__(self, build: Callable[[], Engine], count: int) -> None:
         self.count = count
         self._workers: list[_Worker] = []
         self._seen: dict[str, Any] = {}
-        self._shared: dict[str, Any] = {"build": _pickled(build, pickle.dumps)}  # by value, for each to read
+        self._shared: dict[str, Any] = {
+            "build": _pickled(build, pickle.dumps)
+        }  # by value, for each to read
         weakref.finalize(self, _end, self._workers)
 
     def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
@@ -79,11 +88,15 @@ class Processes:
                 self._workers.append(_Worker())
             busy = self._workers[: len(shares)]
             for worker, share in zip(busy, shares, strict=True):
-                own = work._replace(clients=work.clients[share], plans=[work.plans[i] for i in share])
+                own = work._replace(
+                    clients=work.clients[share], plans=[work.plans[i] for i in share]
+                )
                 worker.send(own, self._shared)
             for worker in busy:
                 yield worker.updates()
-        except BaseException:  # nobody knows what the others are doing, or what has come into shared memory
+        except (
+            BaseException
+        ):  # nobody knows what the others are doing, or what has come into shared memory
             _end(self._workers)
             self._seen.clear()
             raise
@@ -94,8 +107,13 @@ class Processes:
             self._shared["arrays"] = _put(None, {"x": data.x, "y": data.y})
         if self._is_new("clients", data.data):
             rows = data.data.clients
-            self._shared["rows"] = _put(None, {"flat": torch.from_numpy(rows.flat), "offsets": torch.from_numpy(rows.offsets)})
-            self._shared["about"] = {n: getattr(data.data, n) for n in ("classes", "transform", "private", "name")}
+            self._shared["rows"] = _put(
+                None,
+                {"flat": torch.from_numpy(rows.flat), "offsets": torch.from_numpy(rows.offsets)},
+            )
+            self._shared["about"] = {
+                n: getattr(data.data, n) for n in ("classes", "transform", "private", "name")
+            }
         self._shared["weights"] = _put(self._shared.get("weights"), work.params)
         if work.pool is not None and self._is_new("pool", work.pool):
             self._shared["pool"] = _put(self._shared.get("pool"), work.pool._asdict())
@@ -108,8 +126,8 @@ class Processes:
 def divided(steps: Sequence[int], count: int) -> list[list[int]]:
     """Positions of clients with so many steps in up to `count` shares.
 
-    The longest are dealt out first, there and back. So shares are about as long, and have as many clients, since engines compile
-    their step for a number of clients.
+    The longest are dealt out first, there and back. So shares are about as long, and have as many
+    clients, since engines compile their step for a number of clients.
 
     >>> divided([5, 1, 4, 2, 3], 2)
     [[0, 1, 3], [2, 4]]
@@ -123,23 +141,31 @@ def divided(steps: Sequence[int], count: int) -> list[list[int]]:
 
 
 class _Name(str):
-    """The name of a worker, and the first that it reads of its parent, before anything is imported: Linux is to kill it with
-    its parent, which may be gone already. Its own watch begins after the imports.
+    """The name of a worker, and the first that it reads of its parent, before anything is imported:
+    Linux is to kill it with its parent, which may be gone already. Its own watch begins after the
+    imports.
     """
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         tie = f"__import__('ctypes').CDLL(None).prctl({PR_SET_PDEATHSIG}, {signal.SIGKILL:d})"
         check = f"__import__('os').getppid() == {os.getpid()} or __import__('os')._exit(1)"
-        return eval, (f"({tie}, {check}, {str(self)!r})[2]",)  # of builtins alone: it cannot find our modules yet
+        return eval, (
+            f"({tie}, {check}, {str(self)!r})[2]",
+        )  # of builtins alone: it cannot find our modules yet
 
 
 class _Worker:
-    """The parent's view of a worker: its process, the pipe to it, what it has been told, and the room for its weights."""
+    """The parent's view of a worker: its process, the pipe to it, what it has been told, and the
+    room for its weights.
+    """
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would inherit locks that nobody opens again
+        context = multiprocessing.get_context(
+            "spawn"
+        )  # a fork would inherit locks that nobody opens again
         self.pipe, theirs = context.Pipe()
-        # What is large goes through our pipe: start() would wait for ever to hand it to a process that ended at once.
+        # What is large goes through our pipe: start() would wait for ever to hand it to a process
+        # that ended at once.
         name = (_Name if sys.platform == "linux" else str)("fedmix worker")
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name=name)
         with _deaf_to_ctrl_c():
@@ -151,7 +177,9 @@ class _Worker:
     def send(self, work: Work, shared: Mapping[str, Any]) -> None:
         """Have it train; with the work goes what it does not hold yet."""
         if self.room is None or len(next(iter(self.room.tensors.values()))) < len(work.clients):
-            self.room = _Shared(_kinds({n: p.expand(len(work.clients), *p.shape) for n, p in work.params.items()}))
+            self.room = _Shared(
+                _kinds({n: p.expand(len(work.clients), *p.shape) for n, p in work.params.items()})
+            )
         held = {**shared, "room": self.room}
         news = {name: value for name, value in held.items() if self.told.get(name) is not value}
         message = _pickled((work._replace(params={}, pool=None), news), ForkingPickler.dumps)
@@ -179,9 +207,14 @@ class _Worker:
     def _lost(self) -> FedmixError:
         self.process.join(SECONDS)
         code = self.process.exitcode
-        how = f"was killed (signal {-code})" if code is not None and code < 0 else f"ended (exit code {code})"
+        how = (
+            f"was killed (signal {-code})"
+            if code is not None and code < 0
+            else f"ended (exit code {code})"
+        )
         return FedmixError(
-            f"a worker process {how}, and the round with it; if memory ran out, use fewer engine.processes; "
+            f"a worker process {how}, and the round with it; if memory ran out, use fewer "
+            "engine.processes; "
             "a script must start runs under if __name__ == '__main__'"
         )
 
@@ -198,7 +231,9 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _check_descriptors(workers: int) -> None:
-    """Refuse workers that would take more files than this process may have open: in the end it would wait for ever."""
+    """Refuse workers that would take more files than this process may have open: in the end it
+    would wait for ever.
+    """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = len(list(Path("/dev/fd").iterdir())) + DESCRIPTORS * workers + OTHER_DESCRIPTORS
     if workers > 0 and most != resource.RLIM_INFINITY and needed > most:
@@ -219,15 +254,22 @@ def _end(workers: list[_Worker]) -> None:
 
 
 def _pickled(value: object, dumps: Callable[[object], Any]) -> bytes:
-    """What a worker is to get, as bytes. They go to processes that this one started, and to nobody else."""
+    """What a worker is to get, as bytes.
+
+    They go to processes that this one started, and to nobody else.
+    """
     try:
         return bytes(dumps(value))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise BadInput(f"{error}, so that no worker process can have it; define it at the top of a module, {OR_ALONE}") from error
+        raise BadInput(
+            f"{error}, so that no worker process can have it; define it at the top of a module, "
+            f"{OR_ALONE}"
+        ) from error
 
 
 class _Shared:
-    """Tensors of some kinds in one piece of shared memory, since each piece takes file descriptors in every process.
+    """Tensors of some kinds in one piece of shared memory, since each piece takes file descriptors
+    in every process.
 
     It has no name that could be left behind, and goes with the last who holds it.
     """
@@ -238,7 +280,9 @@ class _Shared:
         self.kinds, self.memory = kinds, _memory(end) if memory is None else memory
         self.tensors = {
             name: self.memory[start : start + size].view(dtype).view(shape)
-            for (name, (shape, dtype)), start, size in zip(kinds.items(), starts, sizes, strict=True)
+            for (name, (shape, dtype)), start, size in zip(
+                kinds.items(), starts, sizes, strict=True
+            )
         }
 
     def __reduce__(self) -> tuple[type, tuple[Kinds, Tensor]]:
@@ -250,7 +294,9 @@ def _kinds(tensors: Mapping[str, Tensor]) -> Kinds:
 
 
 def _put(there: _Shared | None, tensors: Mapping[str, Tensor]) -> _Shared:
-    """The tensors in shared memory: where some were before, if they are of that kind, else in a new place."""
+    """The tensors in shared memory: where some were before, if they are of that kind, else in a new
+    place.
+    """
     if there is None or there.kinds != _kinds(tensors):
         there = _Shared(_kinds(tensors))
     for name, tensor in tensors.items():
@@ -262,7 +308,8 @@ def _memory(needed: int) -> Tensor:
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else needed
     if needed > free:  # else the first who writes there is killed
         raise FedmixError(
-            f"workers need {-(-needed >> 20)} MiB more of shared memory, and {SHARED_MEMORY} has {free >> 20} left; "
+            f"workers need {-(-needed >> 20)} MiB more of shared memory, and {SHARED_MEMORY} has "
+            f"{free >> 20} left; "
             f"enlarge it (docker run --shm-size), {OR_ALONE}"
         )
     memory = torch.empty(needed, dtype=torch.uint8)
@@ -275,7 +322,9 @@ def _serve(parent: Connection) -> None:
     signal.signal(signal.SIGTERM, _leave)
     torch.set_num_threads(1)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    if sys.platform == "linux":  # to which a parent is a thread, which may end before its process does
+    if (
+        sys.platform == "linux"
+    ):  # to which a parent is a thread, which may end before its process does
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
     engine: Engine | None = None
     held: dict[str, Any] = {}
@@ -312,14 +361,21 @@ def _unpickled(message: bytes) -> Any:
     try:
         return pickle.loads(message)
     except (AttributeError, ImportError) as error:
-        raise BadInput(f"a worker process cannot import what it needs ({error}); define it in a module, {OR_ALONE}") from None
+        raise BadInput(
+            f"a worker process cannot import what it needs ({error}); define it in a module, "
+            f"{OR_ALONE}"
+        ) from None
 
 
 def _resident(held: Mapping[str, Any]) -> Resident:
     """The data as the parent has it, but for the test samples."""
     x, y = held["arrays"].tensors["x"], held["arrays"].tensors["y"]
     rows = Ragged(**{name: tensor.numpy() for name, tensor in held["rows"].tensors.items()})
-    return Resident(FederatedData(x.numpy(), y.numpy(), rows, x.numpy()[:1], y.numpy()[:1], **held["about"]), x, y)
+    return Resident(
+        FederatedData(x.numpy(), y.numpy(), rows, x.numpy()[:1], y.numpy()[:1], **held["about"]),
+        x,
+        y,
+    )
 
 
 def _train(engine: Engine, held: Mapping[str, Any], work: Work) -> Reply:
@@ -327,9 +383,13 @@ def _train(engine: Engine, held: Mapping[str, Any], work: Work) -> Reply:
     clients: list[int] = []
     losses: list[Tensor] = []
     with warnings.catch_warnings(record=True) as said:
-        for updates in engine.run_round(held["data"], work._replace(params=held["weights"].tensors, pool=pool)):
+        for updates in engine.run_round(
+            held["data"], work._replace(params=held["weights"].tensors, pool=pool)
+        ):
             for name, weights in updates.params.items():
-                held["room"].tensors[name][len(clients) : len(clients) + len(updates.clients)] = weights
+                held["room"].tensors[name][len(clients) : len(clients) + len(updates.clients)] = (
+                    weights
+                )
             clients += updates.clients
             losses.append(updates.losses)
     ours = [str(w.message) for w in said if issubclass(w.category, FedmixWarning)]

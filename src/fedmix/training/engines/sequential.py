@@ -1,4 +1,6 @@
-"""The reference engine: one client after another, one step after another, nothing padded; slow, plain, easy to debug."""
+"""The reference engine: one client after another, one step after another, nothing padded; slow,
+plain, easy to debug.
+"""
 
 from collections.abc import Iterator
 
@@ -17,9 +19,19 @@ from fedmix.training.settings import Training
 
 
 class Sequential:
-    """Runs every client by itself. A failure names the round, the client and the step, and says what the input looked like."""
+    """Runs every client by itself.
 
-    def __init__(self, model: Model, objective: Objective, training: Training, *, precision: Precision = "float32") -> None:
+    A failure names the round, the client and the step, and says what the input looked like.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        objective: Objective,
+        training: Training,
+        *,
+        precision: Precision = "float32",
+    ) -> None:
         self.model, self.training, self.precision = model, training, called(precision)
         self.objective, self.phases = objective, objective.phases()
         self.partners_of_all = objective.needs.partner == "global"
@@ -39,21 +51,34 @@ class Sequential:
             try:
                 with arithmetic(self.precision):
                     params, velocity, loss = local_step(
-                        self.model, self.phases, self.training, params, velocity, work.params, batch, work.lr
+                        self.model,
+                        self.phases,
+                        self.training,
+                        params,
+                        velocity,
+                        work.params,
+                        batch,
+                        work.lr,
                     )
             except FedmixError:
                 raise
             except Exception as error:  # of an objective or a model, which can be anyone's
                 reason = f"{type(error).__name__}: {error}; its input was {describe(batch)}"
                 raise ClientFailure(work.round, client, step, reason) from error
-            if not torch.isfinite(loss) or not all(torch.isfinite(p).all() for p in params.values()):
+            if not torch.isfinite(loss) or not all(
+                torch.isfinite(p).all() for p in params.values()
+            ):
                 what = "the loss" if not torch.isfinite(loss) else "the update"
                 raise Diverged(work.round, client, step, diverged(batch, what, self.objective))
             losses.append(loss)
-        return Updates([client], {n: p[None] for n, p in params.items()}, torch.stack(losses).mean()[None])
+        return Updates(
+            [client], {n: p[None] for n, p in params.items()}, torch.stack(losses).mean()[None]
+        )
 
 
 def _unpadded(batch: Batch) -> Batch:
     """Only the real samples, as a client with no neighbours to line up with would hold them."""
     real = batch.mask.bool()
-    return each_field(lambda t: t[real] if t.shape[:1] == real.shape else t, batch)  # what the whole batch shares stays
+    return each_field(
+        lambda t: t[real] if t.shape[:1] == real.shape else t, batch
+    )  # what the whole batch shares stays

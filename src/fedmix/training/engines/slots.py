@@ -1,4 +1,6 @@
-"""Clients of different length in a fixed number of slots: as one finishes, the next takes its place."""
+"""Clients of different length in a fixed number of slots: as one finishes, the next takes its
+place.
+"""
 
 import heapq
 from collections.abc import Sequence
@@ -45,7 +47,9 @@ def busy(stays: Sequence[Stay], slots: int) -> float:
 
 
 def slots_for(steps: Sequence[int], most: int, *, halving: bool, share: float) -> int:
-    """The largest number of slots, from `most` down, of which at least `share` is busy; by halves, where each number is dear."""
+    """The largest number of slots, from `most` down, of which at least `share` is busy; by halves,
+    where each number is dear.
+    """
     slots = min(most, len(steps))
     if not halving:  # no round is shorter than its longest client
         slots = min(slots, max(1, int(sum(steps) / (share * max(steps)))))
@@ -55,7 +59,8 @@ def slots_for(steps: Sequence[int], most: int, *, halving: bool, share: float) -
 
 
 def arrange(plans: Sequence[ClientPlan], stays: Sequence[Stay], slots: int) -> ClientPlan:
-    """Plans of several clients as one of (steps, slots, ...), each where it stays; masked where nobody does.
+    """Plans of several clients as one of (steps, slots, ...), each where it stays; masked where
+    nobody does.
 
     This is the one place that knows about ragged clients.
     """

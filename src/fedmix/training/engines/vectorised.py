@@ -1,7 +1,8 @@
-"""All clients of a round at once on one device: the local step under `vmap`, every client with weights of its own.
+"""All clients of a round at once on one device: the local step under `vmap`, every client with
+weights of its own.
 
-Clients take turns in a number of slots that is chosen so that few stand idle: whoever is done leaves, and the next one starts in
-the same place. Inside a batch, padding is masked.
+Clients take turns in a number of slots that is chosen so that few stand idle: whoever is done
+leaves, and the next one starts in the same place. Inside a batch, padding is masked.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,17 +23,18 @@ from fedmix.training.engines.slots import Stay, arrange, length, pack, slots_for
 from fedmix.training.server import Updates
 from fedmix.training.settings import Training
 
-# On a CPU, stacking clients pays while their weights stay in its caches. Measured with 15 clients of the paper's VGG (14 MB
-# each): 1159 ms a step stacked, 887 ms one by one; with 10 of LeNet-5 (0.25 MB each) stacking is three times faster.
+# On a CPU, stacking clients pays while their weights stay in its caches. Measured with 15 clients
+# of the paper's VGG (14 MB each): 1159 ms a step stacked, 887 ms one by one; with 10 of LeNet-5
+# (0.25 MB each) stacking is three times faster.
 CPU_STACKS_BELOW = 8 * 2**20
 
 
 class Vectorised:
     """Runs up to `chunk` clients at once, and halves that when the device's memory is short.
 
-    Without `chunk` it takes all of them; on a CPU it takes large models one by one. `compile` turns the step into machine code
-    first, which takes some seconds for each number of slots; there are then fewer of these numbers to choose from. `precision`
-    is how a GPU multiplies.
+    Without `chunk` it takes all of them; on a CPU it takes large models one by one. `compile` turns
+    the step into machine code first, which takes some seconds for each number of slots; there are
+    then fewer of these numbers to choose from. `precision` is how a GPU multiplies.
     """
 
     def __init__(
@@ -46,12 +48,20 @@ class Vectorised:
         precision: Precision = "float32",
     ) -> None:
         if chunk is not None and not is_whole(chunk):
-            raise BadInput(f"chunk={shown(chunk)}: at least one client must run at a time, and a whole number of them")
+            raise BadInput(
+                f"chunk={shown(chunk)}: at least one client must run at a time, and a whole number "
+                "of them"
+            )
         flag("compile", compile)
         weights = list(model.module.parameters())
         large = sum(w.numel() * w.element_size() for w in weights) > CPU_STACKS_BELOW
         self.chunk = 1 if chunk is None and large and weights[0].device.type == "cpu" else chunk
-        self.model, self.training, self.compile, self.precision = model, training, compile, called(precision)
+        self.model, self.training, self.compile, self.precision = (
+            model,
+            training,
+            compile,
+            called(precision),
+        )
         self.objective, self.phases = objective, objective.phases()
         self.partners_of_all = objective.needs.partner == "global"
         self._programs: dict[int, Program] = {}
@@ -69,7 +79,8 @@ class Vectorised:
             except torch.OutOfMemoryError as error:
                 if slots == 1:
                     raise FedmixError(
-                        "one client does not fit into the device's memory; lower training.batch_size or use a smaller model"
+                        "one client does not fit into the device's memory; lower "
+                        "training.batch_size or use a smaller model"
                     ) from error
                 short = True
             if short:  # only here, where no traceback holds the program any more
@@ -83,12 +94,19 @@ class Vectorised:
         return pack(steps, slots), slots
 
     def forget(self) -> None:
-        """Give back the memory and the compiled code of earlier rounds; the next one prepares its own."""
+        """Give back the memory and the compiled code of earlier rounds; the next one prepares its
+        own.
+        """
         self._programs.clear()
 
-    def _run(self, data: Resident, work: Work, stays: list[Stay], slots: int) -> Iterator[tuple[Updates, set[int]]]:
+    def _run(
+        self, data: Resident, work: Work, stays: list[Stay], slots: int
+    ) -> Iterator[tuple[Updates, set[int]]]:
         """Updates as clients finish, with their positions in the round."""
-        located = [data.locate(p, int(k), self.partners_of_all) for p, k in zip(work.plans, work.clients, strict=True)]
+        located = [
+            data.locate(p, int(k), self.partners_of_all)
+            for p, k in zip(work.plans, work.clients, strict=True)
+        ]
         plan = data.put(arrange(located, stays, slots))
         program = self._program(data, work, plan)
         program.begin(work.params, work.lr, work.pool)
@@ -111,13 +129,24 @@ class Vectorised:
                 done = list(group)
                 where = torch.tensor([stay.slot for stay in done], device=data.device)
                 params = {n: p[where] for n, p in state.params.items()}
-                finite.append(torch.stack([torch.isfinite(p.reshape(len(p), -1)).all(1) for p in params.values()]).all(0))
-                own = torch.stack([losses[stay.start : stay.stop, stay.slot].mean() for stay in done])
-                yield Updates([int(work.clients[stay.client]) for stay in done], params, own), {stay.client for stay in done}
+                finite.append(
+                    torch.stack(
+                        [torch.isfinite(p.reshape(len(p), -1)).all(1) for p in params.values()]
+                    ).all(0)
+                )
+                own = torch.stack(
+                    [losses[stay.start : stay.stop, stay.slot].mean() for stay in done]
+                )
+                yield (
+                    Updates([int(work.clients[stay.client]) for stay in done], params, own),
+                    {stay.client for stay in done},
+                )
                 if stop < steps:
                     program.start([stay.slot for stay in done])
         except torch.OutOfMemoryError:
-            self._check(data, work, stays, plan, losses, finite)  # whoever is done will not come again
+            self._check(
+                data, work, stays, plan, losses, finite
+            )  # whoever is done will not come again
             raise
         self._check(data, work, stays, plan, losses, finite)
 
@@ -125,7 +154,9 @@ class Vectorised:
         slots = plan.rows.shape[1]
         found = self._programs.get(slots)
         if found is None or not found.fits(data, plan, work.pool):
-            if found is not None or not self.compile:  # without compiled code, nothing is worth keeping
+            if (
+                found is not None or not self.compile
+            ):  # without compiled code, nothing is worth keeping
                 found = None
                 self.forget()
             found = self._programs[slots] = Program(
@@ -135,9 +166,17 @@ class Vectorised:
         return found
 
     def _check(
-        self, data: Resident, work: Work, stays: list[Stay], plan: PlanOnDevice, losses: Tensor, finite: list[Tensor]
+        self,
+        data: Resident,
+        work: Work,
+        stays: list[Stay],
+        plan: PlanOnDevice,
+        losses: Tensor,
+        finite: list[Tensor],
     ) -> None:
-        """Name the client and the step where numbers stopped being finite, if any did: of the first stays, which are over."""
+        """Name the client and the step where numbers stopped being finite, if any did: of the first
+        stays, which are over.
+        """
         over = torch.cat(finite) if finite else torch.ones(0, dtype=torch.bool, device=data.device)
         if bool(over.all() & torch.isfinite(losses).all()):
             return

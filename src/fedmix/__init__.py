@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     )
     from fedmix.runs.record import record
     from fedmix.runs.run import Run
-    from fedmix.training.federation import Federation, Round
+    from fedmix.training.federation import Federation
+    from fedmix.training.rounds import Round
     from fedmix.training.settings import Training
 
 __version__ = "0.1.0"
@@ -63,7 +64,8 @@ _HOME = {
     ),
     "runs.record": ("record",),
     "runs.run": ("Run",),
-    "training.federation": ("Federation", "Round"),
+    "training.federation": ("Federation",),
+    "training.rounds": ("Round",),
     "training.settings": ("Training",),
 }
 _MODULES = {

@@ -4,7 +4,8 @@ memory.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from torch import nn
@@ -26,6 +27,7 @@ from fedmix.data.transforms import OneHot, Transform
 from fedmix.experiment.presets import experiment
 from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
+from fedmix.training.engines import Engine, Sequential, Vectorised
 from fedmix.training.federation import Federation
 from fedmix.training.settings import Training
 
@@ -76,12 +78,12 @@ WORKLOADS = {
     ),
 }
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {"engine": "sequential"},  # which the loop takes the place of
-    "sequential": {"engine": "sequential"},
-    "vectorised": {"engine": "vectorised", "compile": False},
-    "compiled": {"engine": "vectorised", "compile": True},
-    "processes": {"engine": "vectorised", "compile": True, "processes": cores()},
+VARIANTS: dict[str, Callable[..., Engine]] = {
+    "plain": Sequential,  # which the loop takes the place of
+    "sequential": Sequential,
+    "vectorised": partial(Vectorised, compile=False),
+    "compiled": partial(Vectorised, compile=True),
+    "processes": partial(Vectorised, compile=True, processes=cores()),
 }
 
 
@@ -116,12 +118,10 @@ def federation(
         spec.build_objective(),
         training,
         exchange=spec.build_exchange(),
-        device=device,
-        precision=size.precision,
-        **VARIANTS[variant],
+        engine=VARIANTS[variant](device=device, precision=size.precision),
     )
     if variant == "plain":
-        built.engine = Plain(
+        built.runner = Plain(
             (workload.loop_model or workload.model)(),
             built.objective,
             training,

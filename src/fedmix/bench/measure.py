@@ -22,11 +22,13 @@ from fedmix.bench.cases import Size, Workload, federation
 from fedmix.bench.machine import cores
 from fedmix.bench.results import Record, with_speedups
 from fedmix.core.errors import BadInput, FedmixWarning, first_line
+from fedmix.training.aggregation import Updates
 from fedmix.training.batches import Resident
-from fedmix.training.engines import Engine, Processes, Vectorised, Work
+from fedmix.training.engines import Runner, Work
+from fedmix.training.engines.processes import Processes
 from fedmix.training.engines.slots import length
+from fedmix.training.engines.vectorised import VectorisedRunner
 from fedmix.training.federation import Federation
-from fedmix.training.server import Updates
 
 CLEARLY = 1.1  # times as long
 Listener = Callable[[str], None]
@@ -47,7 +49,7 @@ class Clocked:
     to updated weights.
     """
 
-    def __init__(self, engine: Engine, device: torch.device) -> None:
+    def __init__(self, engine: Runner, device: torch.device) -> None:
         self.engine, self.device = engine, device
         self.seconds = 0.0
         self.steps = 0.0
@@ -67,7 +69,7 @@ class Clocked:
             yield part
 
 
-def _steps_and_padding(engine: Engine, work: Work) -> tuple[float, float | None]:
+def _steps_and_padding(engine: Runner, work: Work) -> tuple[float, float | None]:
     """Mean steps of a client, and the share of masked samples in what the engine computes, where
     that is known.
     """
@@ -76,7 +78,7 @@ def _steps_and_padding(engine: Engine, work: Work) -> tuple[float, float | None]
         engine, Processes
     ):  # whose workers line clients up, each with an engine that is not here
         return statistics.mean(steps), None
-    if not isinstance(engine, Vectorised):  # which alone lines clients up
+    if not isinstance(engine, VectorisedRunner):  # which alone lines clients up
         return statistics.mean(steps), 0.0
     stays, slots = engine.packed(steps)
     masks = [plan.mask for plan in work.plans]
@@ -103,8 +105,8 @@ class Trial:
         self.federation: Federation = federation(workload, algorithm, variant, size, device)
         self.device = self.federation.device
         self.start = self.federation.params
-        self.clock = Clocked(self.federation.engine, self.device)
-        self.federation.engine = self.clock
+        self.clock = Clocked(self.federation.runner, self.device)
+        self.federation.runner = self.clock
         self.threads, self.warmup = self._warm_up()
         self.held = _allocated(device) - before
         self.rounds: list[Timing] = []
@@ -135,7 +137,7 @@ class Trial:
     def _anew(self, threads: int) -> Timing:
         """A first round with that many threads; a compiled step has their number in its code."""
         self.threads = threads
-        if isinstance(self.clock.engine, Vectorised):
+        if isinstance(self.clock.engine, VectorisedRunner):
             self.clock.engine.forget()
         return self._round()
 

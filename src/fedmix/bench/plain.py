@@ -18,10 +18,10 @@ from fedmix.data.transforms import crop_and_flip
 from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models import Embedding
 from fedmix.objectives import FedMix, NaiveMix, Objective, Supervised
+from fedmix.training.aggregation import Updates
 from fedmix.training.batches import Received, Resident
 from fedmix.training.draws import ClientPlan
 from fedmix.training.engines import Work
-from fedmix.training.server import Updates
 from fedmix.training.settings import Training
 
 KNOWN = ("fedavg", "naivemix", "fedmix")

@@ -29,6 +29,7 @@ from fedmix.core.signals import heard
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.experiment.presets import experiment
 from fedmix.models import initialised
+from fedmix.training.engines import Vectorised
 from fedmix.training.federation import Federation
 from fedmix.training.settings import Training
 
@@ -103,7 +104,7 @@ def federation(point: Point, algorithm: str, device: str) -> Federation:
         spec.build_objective(),
         Training(point.clients, batch_size=BATCH, lr=0.001, momentum=spec.training.momentum),
         exchange=spec.build_exchange(),
-        device=device,
+        engine=Vectorised(device=device),
     )
 
 

@@ -18,10 +18,10 @@ from fedmix.bench.measure import Bench
 from fedmix.bench.plain import KNOWN
 from fedmix.cli.commands import check_outputs
 from fedmix.cli.words import listed
+from fedmix.core.devices import device_named
 from fedmix.core.errors import BadInput, Interrupted
 from fedmix.experiment.presets import experiment
 from fedmix.runs.progress import console, counting, tell_written
-from fedmix.training.federation import device_named
 
 
 def steps(

@@ -15,8 +15,9 @@ from fedmix.cli.commands import only_experiment
 from fedmix.core.errors import BadInput
 from fedmix.data import FederatedData
 from fedmix.data.transforms import Images
-from fedmix.exchange import Exchange, Guarantee, MeanExchange, calibrated, guarantee, sensitivity
+from fedmix.exchange import Exchange, MeanExchange
 from fedmix.experiment.spec import Experiment
+from fedmix.privacy import Guarantee, calibrated, guarantee, sensitivity
 from fedmix.privacy.accounting import Level, Neighbours, nonnegative, upwards
 from fedmix.report.files import write_figure
 from fedmix.runs.progress import console, tell_written

@@ -23,9 +23,11 @@ class Batch(NamedTuple):
 
     `x` (B, ...) and `y` (B, C) are inputs and soft labels (or regression targets), `mask` (B,) is 1
     for a sample and 0 for padding, `key` is the integer from which dropout masks are hashed. The
-    rest is there only if the objective asks for it: `mean_x`, `mean_y` are received means (leading
-    size 1: one for the batch; B: one per sample), `partner_x`, `partner_y` are samples to mix with,
-    and `lam` is a mixing ratio that was drawn.
+    other fields are None unless the objective's `needs` ask for them: `mean_x` and `mean_y` are
+    received means (leading size 1: one for the batch; B: one per sample), `partner_x` and
+    `partner_y` are samples to mix with, `lam` is a mixing ratio that was drawn, `counts` (C,) is
+    how many samples of each class the client has, `samples` is how many it has, `kept` is what the
+    client keeps between rounds, and `shared` is what the server sent along with the weights.
     """
 
     x: Tensor
@@ -37,10 +39,27 @@ class Batch(NamedTuple):
     partner_x: Tensor | None = None
     partner_y: Tensor | None = None
     lam: Tensor | None = None
+    counts: Tensor | None = None
+    samples: Tensor | None = None
+    kept: Params | None = None
+    shared: Params | None = None
+
+    def only(self, rows: Tensor | slice) -> "Batch":
+        """The batch with some of its samples; what they have in common stays."""
+        by_sample = ("x", "y", "mask", "mean_x", "mean_y", "partner_x", "partner_y")
+        present = {name: t for name in by_sample if (t := getattr(self, name)) is not None}
+        size = len(self.mask)
+        return self._replace(**{name: t[rows] for name, t in present.items() if len(t) == size})
 
 
 def each_field(f: Callable[[Tensor], Any], fields: Fields) -> Fields:
-    """A named tuple with `f` of every field, and None where there is none."""
+    """A named tuple with `f` of every tensor in it; a field that is None stays None."""
+
+    def applied(field: Any) -> Any:
+        if isinstance(field, dict):
+            return {name: f(tensor) for name, tensor in field.items()}
+        return None if field is None else f(field)
+
     kind: Any = type(fields)
-    made: Fields = kind._make(None if field is None else f(field) for field in fields)
+    made: Fields = kind._make(applied(field) for field in fields)
     return made

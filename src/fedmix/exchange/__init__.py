@@ -5,11 +5,9 @@ from fedmix.exchange.one_client import Means, average, release, split_at_random,
 from fedmix.exchange.pool import Pool, build
 from fedmix.exchange.settings import Exchange
 from fedmix.exchange.state import MeanExchange, Traffic
-from fedmix.privacy.accounting import Guarantee, calibrated, guarantee, sensitivity
 
 __all__ = [
     "Exchange",
-    "Guarantee",
     "MeanExchange",
     "Means",
     "Pool",
@@ -17,11 +15,8 @@ __all__ = [
     "Traffic",
     "average",
     "build",
-    "calibrated",
-    "guarantee",
     "release",
     "release_all",
-    "sensitivity",
     "split_at_random",
     "split_by_class",
 ]

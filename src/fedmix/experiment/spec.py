@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from dataclasses import fields
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -58,6 +59,8 @@ from fedmix.objectives import (
     Proximal,
     Supervised,
 )
+from fedmix.server_steps import FedAdam, FedAvg, FedAvgM, FedYogi, ServerStep
+from fedmix.training.engines import Engine, Sequential, Vectorised
 from fedmix.training.federation import Federation
 from fedmix.training.settings import Training
 
@@ -79,6 +82,9 @@ MODELS: dict[str, Callable[..., Any]] = {
 }
 OBJECTIVES: dict[str, type[Objective]] = {
     "fedavg": Supervised, "localmix": LocalMix, "globalmix": GlobalMix, "naivemix": NaiveMix, "fedmix": FedMix,
+}  # fmt: skip
+SERVER_STEPS: dict[str, Callable[..., ServerStep]] = {
+    "fedavg": FedAvg, "fedavgm": FedAvgM, "fedadam": FedAdam, "fedyogi": FedYogi,
 }  # fmt: skip
 SIZES = ("classes", "inputs", "outputs")  # what a model takes from its data
 LARGEST = 1 << 20  # bytes of an experiment file
@@ -127,7 +133,13 @@ OBJECTIVE_SECTIONS = {
     )
     for n, o in OBJECTIVES.items()
 }
-NAMED = {"data": DATA_SECTIONS, "model": MODEL_SECTIONS, "objective": OBJECTIVE_SECTIONS}
+SERVER_SECTIONS = {n: _section(n, f) for n, f in SERVER_STEPS.items()}
+NAMED = {
+    "data": DATA_SECTIONS,
+    "model": MODEL_SECTIONS,
+    "objective": OBJECTIVE_SECTIONS,
+    "server": SERVER_SECTIONS,
+}
 ExchangeSection = _section(None, Exchange)
 TrainingSection = _section(None, Training)
 if TYPE_CHECKING:  # their fields are only known when this runs
@@ -136,6 +148,7 @@ if TYPE_CHECKING:  # their fields are only known when this runs
     ObjectiveSpec: TypeAlias = Any
     TrainingSpec: TypeAlias = Any
     ExchangeSpec: TypeAlias = Any
+    ServerSpec: TypeAlias = Any
 else:
     DataSpec, ModelSpec, ObjectiveSpec = (
         _union(DATA_SECTIONS),
@@ -143,17 +156,18 @@ else:
         _union(OBJECTIVE_SECTIONS),
     )
     TrainingSpec, ExchangeSpec = TrainingSection, ExchangeSection
+    ServerSpec = _union(SERVER_SECTIONS)
 
 
 class EngineSection(_Section):
     """Where and how clients run."""
 
     name: Literal["vectorised", "sequential"] = "vectorised"
-    device: str = "cpu"
-    chunk: Annotated[int, Field(ge=1)] | None = None
-    compile: bool | None = None
-    precision: Precision = "tf32"
-    processes: Annotated[int, Field(ge=1)] = 1
+    device: str = Vectorised.device
+    chunk: Annotated[int, Field(ge=1)] | None = Vectorised.chunk
+    compile: bool | None = Vectorised.compile
+    precision: Precision = Vectorised.precision
+    processes: Annotated[int, Field(ge=1)] = Vectorised.processes
 
 
 class Experiment(_Section):
@@ -168,6 +182,7 @@ class Experiment(_Section):
     training: TrainingSpec
     exchange: ExchangeSpec | None = None
     engine: EngineSection = EngineSection()
+    server: ServerSpec = SERVER_SECTIONS["fedavg"].model_validate({"name": "fedavg"})
     rounds: Annotated[int, Field(ge=1)] = 40
     evaluate_every: Annotated[int, Field(ge=1)] = 1
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -177,6 +192,7 @@ class Experiment(_Section):
     def _combines(self) -> "Experiment":
         check_settings(**self.data.model_dump(exclude={"name"}))
         self.build_training()
+        self.build_server()
         needs = self.build_objective().needs
         if self.build_exchange() is not None and needs.means is None:
             raise BadInput(
@@ -283,6 +299,17 @@ class Experiment(_Section):
         """The settings of its exchange, if it has one."""
         return None if self.exchange is None else Exchange(**self.exchange.model_dump())
 
+    def build_engine(self) -> Engine:
+        """The engine, with those of the settings that it has."""
+        kind = Vectorised if self.engine.name == "vectorised" else Sequential
+        known = {f.name for f in fields(kind)}
+        return kind(**{n: v for n, v in self.engine.model_dump().items() if n in known})
+
+    def build_server(self) -> ServerStep:
+        """The server step."""
+        spec: dict[str, Any] = self.server.model_dump()
+        return SERVER_STEPS[spec.pop("name")](**spec)
+
     def build_data(self, root: Path | None = None) -> FederatedData:
         """The data, dealt out by the seed."""
         spec: dict[str, Any] = self.data.model_dump()
@@ -311,16 +338,15 @@ class Experiment(_Section):
         """
         self.check_clients()
         federated = self.build_data(root)
-        engine: dict[str, Any] = self.engine.model_dump()
         return Federation(
             self.build_module(federated),
             federated,
             self.build_objective(),
             self.build_training(),
             exchange=self.build_exchange(),
-            engine=engine.pop("name"),
+            engine=self.build_engine(),
+            server=self.build_server(),
             seed=self.seed,
-            **engine,
         )
 
 

@@ -18,8 +18,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from fedmix.core.devices import device_named
 from fedmix.core.errors import BadInput, ClientFailure, FedmixError
 from fedmix.core.rng import stream
+from fedmix.core.types import Params
 from fedmix.data import federated
 from fedmix.data.federated import FederatedData
 from fedmix.exchange import Exchange, Means, release
@@ -33,7 +35,7 @@ from fedmix.models.functional import Model
 from fedmix.training.batches import Received, Resident
 from fedmix.training.draws import draw_plan
 from fedmix.training.engines import Sequential, Work
-from fedmix.training.federation import device_named
+from fedmix.training.known import Known
 
 MOST_EPOCHS = 1 << 32  # of a client's data
 log = logging.getLogger("fedmix.flower")
@@ -313,15 +315,48 @@ def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
     plan = draw_plan(
         seed, round_, party.client, party.samples, training, needs, entries=entries, pad=party.data.transform.pad
     )  # fmt: skip
-    work = Work(round_ + 1, np.zeros(1, np.int64), [plan], params, training.rate(round_), pool)
-    engine = Sequential(
-        party.model, task.objective, training, precision=task.experiment.engine.precision
-    )
-    [update] = engine.run_round(Resident.on(party.device, party.data), work)
+    lr, known = training.rate(round_), _known(party, asked, context, round_)
+    work = Work(round_ + 1, np.zeros(1, np.int64), [plan], params, lr, pool, known)
+    engine = Sequential(precision=task.experiment.engine.precision)
+    runner = engine.start(party.model, task.objective, training)
+    [update] = runner.run_round(Resident.on(party.device, party.data), work)
+    new = {n: p[0] for n, p in update.params.items()}
     about = party.presence.content(round=round_, loss=float(update.losses[0]))
-    return RecordDict(
-        {"about": about, "weights": wire.pack({n: p[0] for n, p in update.params.items()})}
-    )
+    reply = RecordDict({"about": about, "weights": wire.pack(new)})
+    if needs.state and known.kept and known.shared:
+        kept, moved = _of_one(known.kept), lr * training.reach(party.samples)
+        after, sent = needs.state.after(kept, known.shared, params, new, moved)
+        context.state["kept before"], context.state["kept"] = wire.pack(kept), wire.pack(after)
+        context.state["kept since"] = ConfigRecord({"round": round_})
+        reply["sent"] = wire.pack(sent)
+    return reply
+
+
+def _known(party: Party, asked: RecordDict, context: Context, round_: int) -> Known:
+    """What the objective needs to know of this client, as of the only one."""
+    needs, data = party.task.objective.needs, party.data
+    counts = samples = kept = shared = None
+    if needs.counts:
+        assert data.classes is not None
+        of_class = torch.from_numpy(np.bincount(data.y, minlength=data.classes))
+        counts = of_class[None].to(party.device, torch.float32)
+    if needs.samples:
+        samples = torch.tensor([float(party.samples)], device=party.device)
+    if needs.state:
+        first, like = needs.state.first(_on(party.device, party.model.init()))
+        shapes = {name: tuple(t.shape) for name, t in like.items()}
+        shared = _on(party.device, wire.unpack(asked, "shared", shapes))
+        since = context.state.get("kept since")
+        if isinstance(since, ConfigRecord):  # a round that is asked for again begins as it did
+            record = context.state["kept before" if since["round"] == round_ else "kept"]
+            assert isinstance(record, ArrayRecord)
+            first = {n: torch.from_numpy(record[n].numpy()).to(party.device) for n in first}
+        kept = {name: t[None] for name, t in first.items()}
+    return Known(counts, samples, kept, shared)
+
+
+def _of_one(stacked: Params) -> Params:
+    return {name: t[0] for name, t in stacked.items()}
 
 
 def _pool(party: Party, context: Context) -> tuple[Received, Any]:

@@ -17,9 +17,10 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedmix.core.devices import device_named
 from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
-from fedmix.core.types import Array
+from fedmix.core.types import Array, Params
 from fedmix.data.federated import Ragged
 from fedmix.exchange import Means, Releases, Traffic
 from fedmix.flower import wire
@@ -30,10 +31,11 @@ from fedmix.flower.roster import Roster, TooFew
 from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
 from fedmix.flower.wire import Presence, Rejected
+from fedmix.training.aggregation import Updates, average
 from fedmix.training.checks import check_objective
 from fedmix.training.draws import choose_clients
-from fedmix.training.federation import Rounds, device_named
-from fedmix.training.server import Updates, average
+from fedmix.training.known import Memory
+from fedmix.training.rounds import Rounds
 
 LOOKED_AT = 256  # samples of the server's own, to see how large values are
 log = logging.getLogger("fedmix.flower")
@@ -80,7 +82,10 @@ class Remote(Rounds):
             model,
             replace(tests, x=tests.test_x, y=tests.test_y, clients=Ragged.of([[0]])),
         )
-        super().__init__(model, task.objective, training, tests, exchange, seed, device)
+        server = task.experiment.build_server()
+        super().__init__(
+            model, task.objective, training, tests, exchange, server, seed, device, settings.clients
+        )  # fmt: skip
         self.settings = settings
         self.rejected = self.attempt = 0
         self._traffic = Traffic()
@@ -88,25 +93,23 @@ class Remote(Rounds):
         self.roster = Roster(self.post, settings.clients, settings.attempts, settings.join_timeout)
         self._welcome(self.roster.gather(settings.enough))
 
+    samples_are_here = False
+
     def holdings(self) -> dict[str, Any]:
         """Classes and their counts stay with the clients."""
         known = self.roster.presence
         sizes = [known[k].samples if k in known else 0 for k in range(self.settings.clients)]
         return {"classes": None, "sizes": sizes, "counts": []}
 
-    def _sizes(self) -> Array:
+    def sizes(self) -> Array:
         return np.array([presence.samples for presence in self.roster.presence.values()])
 
-    def _nonnegative(self) -> bool:
-        """Clients' samples come from their own function, and only they know."""
-        return False
-
-    def _train_round(self) -> tuple[float, Traffic]:
+    def _train_round(self) -> tuple[Params, float, Traffic]:
         self._traffic = Traffic()
         for attempt in range(1, self.settings.attempts + 1):
             self.attempt = attempt
             try:
-                return self._try_round(), self._traffic
+                return *self._try_round(), self._traffic
             except TooFew as error:
                 log.warning("round %s, attempt %s: %s", self.round + 1, attempt, error)
                 if attempt == self.settings.attempts:
@@ -119,7 +122,7 @@ class Remote(Rounds):
         if self.exchange:
             self.exchange.recall()
 
-    def _try_round(self) -> float:
+    def _try_round(self) -> tuple[Params, float]:
         self._welcome(self.roster.call())
         if self.exchange:
             self._exchange_means(self.exchange)
@@ -132,9 +135,11 @@ class Remote(Rounds):
         if len(updates) < least:
             raise TooFew(f"{len(updates)} of {wanted} clients replied well, and {least} are needed")
         samples = {k: update.presence.samples for k, update in updates.items()}
-        self.params, loss = average(
+        mean, loss = average(
             (_chunk(k, updates[k], self.device) for k in chosen if k in updates), samples
         )
+        if self.memory:
+            self.memory.add(updates[k].sent for k in chosen if k in updates)
         for update in updates.values():
             self._notice(update.presence)
         self.notes = {
@@ -142,7 +147,7 @@ class Remote(Rounds):
             "pool_version": self.exchange.version if self.exchange else 0,
             "sent_up": self.post.up, "sent_down": self.post.down,
         }  # fmt: skip
-        return loss
+        return mean, loss
 
     def _choose(self, count: int) -> list[int]:
         """The clients that every engine would choose; for those that are not there, others that
@@ -251,6 +256,7 @@ class Remote(Rounds):
         asked once more.
         """
         updates: dict[int, wire.Update] = {}
+        like = self.memory.shared if self.memory else None
         weights, deadline = wire.pack(self.params), time.monotonic() + self.settings.timeout
         asked = chosen
         while asked:
@@ -274,9 +280,14 @@ class Remote(Rounds):
                 ):
                     lacking.append(k)
                 elif content is not None:
-                    self._traffic += Traffic(models_up=self._model_bytes(0))
+                    self._traffic += Traffic(models_up=self._model_bytes(0) + self._state_bytes())
                     try:
-                        limits = self.settings.clients, self.params, self.settings.largest_update
+                        limits = (
+                            self.settings.clients,
+                            self.params,
+                            self.settings.largest_update,
+                            like,
+                        )
                         updates[k] = wire.read_update(
                             content, self.round, self.roster.presence[k], *limits
                         )
@@ -301,7 +312,9 @@ class Remote(Rounds):
                 pool["entries"] = torch.from_numpy(exchange.entries_for(client))
             content["pool"] = wire.pack(pool)
             self._traffic += exchange.deliver([client])
-        self._traffic += Traffic(models_down=self._model_bytes(0))
+        if self.memory:
+            content["shared"] = wire.pack(self.memory.shared)
+        self._traffic += Traffic(models_down=self._model_bytes(0) + self._state_bytes())
         return content
 
     def state(self) -> dict[str, Tensor]:
@@ -319,6 +332,9 @@ class Remote(Rounds):
         more, but send no means.
         """
         super().restore(saved)
+        if self.memory and self.round:
+            self.memory = Memory(self.memory.how, self.params, self.settings.clients)
+            log.warning("clients keep nothing of a run that ended; what they kept begins anew")
         self.rejected, up, down = saved["remote.counts"].tolist()
         self.post.up += up
         self.post.down += down

@@ -14,8 +14,9 @@ from fedmix.core.errors import BadInput
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.exchange import Exchange
 from fedmix.experiment.spec import Experiment
-from fedmix.models.functional import Model, model_for
+from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
+from fedmix.training.checks import model_for
 from fedmix.training.settings import Training
 
 Config = Mapping[str, Any]

@@ -299,6 +299,7 @@ class Update(NamedTuple):
     presence: Presence
     params: Params
     loss: float
+    sent: Params
 
 
 def read_update(
@@ -308,6 +309,7 @@ def read_update(
     clients: int,
     params: Params,
     largest: float,
+    shared: Params | None = None,
 ) -> Update:
     """The update of a client, if it is for this round, by whom it should be, complete, finite and
     not out of all proportion.
@@ -333,7 +335,10 @@ def read_update(
             f"its update has norm {moved:.3g}, more than {largest:g} times that of the weights "
             f"({norm:.3g})"
         )
-    return Update(now, new, loss)
+    sent = {}
+    if shared is not None:
+        sent = unpack(content, "sent", {name: tuple(t.shape) for name, t in shared.items()})
+    return Update(now, new, loss, sent)
 
 
 def _norm(params: Params) -> float:

@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedmix.core.errors import BadInput, described, first_line
-from fedmix.core.losses import Loss, cross_entropy, squared_error
-from fedmix.core.rng import trial
+from fedmix.core.errors import BadInput, described
+from fedmix.core.losses import Loss, cross_entropy
 from fedmix.core.types import Params
-from fedmix.data.federated import FederatedData
 from fedmix.models.along import Along
 from fedmix.models.layers import Conv2d, GroupNorm, KeyedDropout, LayerNorm, Linear, MaxPool2d
 
@@ -104,6 +102,10 @@ class Model:
 
     def _own(self, params: Params) -> dict[str, Tensor]:
         return {place: params[name] for place, name in self._places} | self._buffers
+
+    def of_original(self, module: nn.Module, params: Params, x: Tensor) -> Tensor:
+        """What the module that this model is a copy of gives with these parameters."""
+        return _call(module, self._own(params), x)  # type: ignore[no-any-return]
 
     def along(
         self, params: Params, x: Tensor, direction: Tensor, key: Tensor
@@ -201,145 +203,3 @@ def _prepared(module: nn.Module) -> nn.Module:
                 if child is not None and ours.can_replace(child):
                     child.__class__ = ours  # the same parameters, another forward
     return module
-
-
-def model_for(data: FederatedData, module: nn.Module, loss: Loss | None = None) -> Model:
-    """The module as a model of such samples, with the loss that goes with them unless one is given;
-    refused if it cannot be.
-    """
-    model = Model(module, loss or (cross_entropy if data.classes is not None else squared_error))
-    _check_transform(data)
-    _check_fits(model, data)
-    _check_copy(model, module, data.inputs(data.x[:2]))
-    return model
-
-
-def _check_transform(data: FederatedData) -> None:
-    """Refuse a transform that draws numbers, or that looks at other samples of a batch."""
-    ends, rows = data.x[[0, -1]], data.x[[0, 0]]
-    once, again, twice = (data.inputs(raw)[:1] for raw in (ends, ends, rows))
-    kind = type(data.transform).__name__
-    if not torch.equal(once, again):
-        raise BadInput(
-            f"{data.name}: {kind} gives two results for the same samples, so runs could not be "
-            "repeated"
-        )
-    if not torch.allclose(once, twice, 1e-3, 1e-5):
-        raise BadInput(
-            f"{data.name}: what {kind} makes of a sample depends on the other samples of its "
-            "batch, such as on their mean, "
-            "and batches hold padding; let it treat each sample by itself"
-        )
-
-
-def _check_copy(model: Model, module: nn.Module, x: Tensor) -> None:
-    """Refuse a module of which a copy does not follow its own weights: a function in it holds on to
-    the original.
-    """
-    normal, modes = trial(), [(part, part.training) for part in module.modules()]
-    params = {name: p + 0.1 * normal(p.shape).to(p) for name, p in module.named_parameters()}
-    x = x.to(next(iter(params.values())).device)
-    try:
-        with torch.no_grad():
-            original, copied = _call(module.eval(), model._own(params), x), model(params, x)
-    finally:
-        for part, training in modes:
-            part.training = training
-    if not torch.allclose(original, copied, 1e-3, 1e-5):
-        raise BadInput(
-            "the model cannot be copied: a function in it, such as a replaced forward or a lambda, "
-            "calls the original and "
-            "not the copy; write it as a method of its class"
-        )
-
-
-def _check_fits(model: Model, data: FederatedData) -> None:
-    """Refuse a model that cannot be trained on such samples: wrong shapes, or randomness that no
-    plan drew.
-
-    It is tried on the CPU, since a GPU would compile kernels for this.
-    """
-    x, y = (
-        data.inputs(data.x[:2]).clone(),
-        data.labels(data.y[:2]),
-    )  # a copy, which the model may change
-    model = model.to(x.device)
-    params, key = model.init(), torch.tensor(1)
-    if not model.trained:
-        raise BadInput(
-            "the model has no parameters that can be trained; give it some, or set requires_grad"
-        )
-    stream, version = torch.get_rng_state(), x._version
-    try:
-        with torch.no_grad():
-            changed = _changed_buffers(model, x)
-            first, second = model(params, x, key), model(params, x, key)
-            among, twice = model(params, x), model(params, x[:1].expand_as(x).clone())
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        other = sorted(
-            {str(p.dtype).removeprefix("torch.") for p in params.values() if p.dtype != x.dtype}
-        )
-        advice = (
-            f"; its weights are {', '.join(other)} and must be float32, as module.float() makes "
-            "them"
-            if other
-            else ""
-        )
-        raise BadInput(
-            f"the model does not take inputs of shape {tuple(x.shape)}: {first_line(error)}{advice}"
-        ) from error
-    if not isinstance(first, Tensor):
-        raise BadInput(
-            f"the model returns a {type(first).__name__}; it must return one tensor of outputs"
-        )
-    if first.shape != y.shape:
-        raise BadInput(
-            f"the model's output has shape {tuple(first.shape)} but the labels {tuple(y.shape)}; "
-            f"give its last layer {y.shape[-1]} outputs"
-        )
-    if not torch.isfinite(first).all():
-        raise BadInput(
-            "the model's output holds NaN or infinity before any training; look at its first "
-            "weights"
-        )
-    if not torch.equal(stream, torch.get_rng_state()):
-        raise BadInput(
-            "the model draws random numbers by itself, so runs could not be repeated; "
-            "use nn.Dropout layers instead of torch.nn.functional.dropout"
-        )
-    if x._version != version:  # even where the values are still the same
-        raise BadInput(
-            "the model changes its inputs in place, as x /= 2 or a first nn.ReLU(inplace=True) "
-            "would; make that x = x / 2"
-        )
-    if changed:
-        raise BadInput(
-            f"the model changes its buffer {changed[0]!r} when it is called, which clients cannot "
-            "share; leave that out"
-        )
-    if not torch.equal(first, second):
-        raise BadInput(
-            "the model gives two outputs for the same inputs, so runs could not be repeated: it "
-            "draws random numbers by itself, "
-            "or changes itself when it is called; leave that out"
-        )
-    if not torch.allclose(among[:1], twice[:1], 1e-3, 1e-5):
-        raise BadInput(
-            "the model's output for a sample depends on the other samples of its batch, such as by "
-            "their mean, "
-            "and batches hold padding; let it treat each sample by itself"
-        )
-
-
-def _changed_buffers(model: Model, x: Tensor) -> list[str]:
-    """Those that the module itself changes in training; where a pure function is made of it, that
-    would be lost.
-    """
-    module = copy.deepcopy(model.module)
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    module(x)
-    return [
-        name
-        for name, buffer in module.named_buffers()
-        if name in before and not torch.equal(buffer, before[name])
-    ]

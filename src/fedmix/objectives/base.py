@@ -12,24 +12,66 @@ from torch import Tensor
 
 from fedmix.core.errors import BadInput
 from fedmix.core.types import Batch, Params
-from fedmix.core.validation import instance, number, one_of, whole
+from fedmix.core.validation import flag, instance, number, one_of, whole
 from fedmix.models.functional import Model
 
 MeansPer = Literal["batch", "sample"]
 
 
+class ClientState(ABC):
+    """What clients keep between rounds, and what the server sends them along with the weights.
+
+    Both are tensors by name, and both change by pure functions. Only clients that take part keep
+    anything, so memory grows with these and not with all clients.
+    """
+
+    @abstractmethod
+    def first(self, params: Params) -> tuple[Params, Params]:
+        """What a client keeps before its first round, and what the server shares before the first.
+
+        Args:
+            params: the model's weights, of which the shapes matter.
+        """
+
+    @abstractmethod
+    def after(
+        self, kept: Params, shared: Params, anchor: Params, params: Params, moved: Tensor | float
+    ) -> tuple[Params, Params]:
+        """What a client keeps after its local update, and what it sends.
+
+        The server adds the sum of what clients sent, over the number of all clients, to `shared`.
+
+        Args:
+            kept: what the client kept until now.
+            shared: what the server sent.
+            anchor: the weights that the round began with.
+            params: the weights after the client's local steps.
+            moved: the sum of the factors with which its gradients entered these weights: the
+                learning rate times the number of steps, and more with momentum.
+        """
+
+
 @dataclass(frozen=True)
 class Needs:
-    """What a batch must hold beside samples: received means, partners to mix with, a ratio drawn
-    from Beta(alpha, alpha).
+    """What a batch must hold beside samples.
 
-    `layer` is where means are taken: 0 for inputs, k for hidden states after k layers.
+    Args:
+        means: received means, one per "batch" or one per "sample".
+        partner: samples to mix with, "local" or "global" ones.
+        alpha: a ratio drawn from Beta(alpha, alpha) for each batch.
+        layer: where means are taken: 0 for inputs, k for hidden states after k layers.
+        counts: how many samples of each class the client has.
+        samples: how many samples the client has.
+        state: what clients keep between rounds.
     """
 
     means: MeansPer | None = None
     partner: Literal["local", "global"] | None = None
     alpha: float | None = None
     layer: int = 0
+    counts: bool = False
+    samples: bool = False
+    state: ClientState | None = None
 
     def __post_init__(self) -> None:
         if self.means is not None:
@@ -39,6 +81,10 @@ class Needs:
         if self.alpha is not None:
             beta("Needs", self.alpha)
         whole("Needs: layer", self.layer, 0)
+        flag("Needs: counts", self.counts)
+        flag("Needs: samples", self.samples)
+        if self.state is not None:
+            instance("Needs: state", self.state, ClientState, "give a ClientState, or None")
 
     @property
     def mixes(self) -> bool:

@@ -1,1 +1,6 @@
-"""What leaves a client, against what it protects: accounting of (ε, δ), and an audit that attacks."""
+"""Privacy of the exchanged means: what is guaranteed, and what attacks recover."""
+
+from fedmix.privacy.accounting import Guarantee, calibrated, guarantee, sensitivity
+from fedmix.privacy.of_run import guarantee_of
+
+__all__ = ["Guarantee", "calibrated", "guarantee", "guarantee_of", "sensitivity"]

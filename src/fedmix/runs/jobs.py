@@ -26,6 +26,7 @@ from rich.progress import TaskID
 from fedmix.bench.machine import cores
 from fedmix.cli.app import as_sentence
 from fedmix.cli.commands import listening
+from fedmix.core.devices import device_named
 from fedmix.core.errors import (
     BadInput,
     ClientFailure,
@@ -38,7 +39,6 @@ from fedmix.core.errors import (
 from fedmix.experiment.spec import Experiment
 from fedmix.runs.progress import Progress, bars
 from fedmix.runs.run import Run
-from fedmix.training.federation import device_named
 
 ASK_SECONDS = 0.2  # between two looks at whether Ctrl-C was pressed
 ERRORS = {

@@ -30,7 +30,8 @@ from fedmix.objectives import Hidden, Objective, Proximal
 from fedmix.objectives.base import Sum
 from fedmix.runs.progress import Progress
 from fedmix.runs.run import RunFolder, kept
-from fedmix.training.federation import Federation, Rounds
+from fedmix.training.federation import Federation
+from fedmix.training.rounds import Rounds
 from fedmix.training.settings import Training
 
 NAMES = {kind: name for name, kind in OBJECTIVES.items()}
@@ -160,7 +161,7 @@ def settings_of(federation: Federation) -> dict[str, Any]:
         "objective": _objective(federation.objective),
         "training": asdict(federation.training),
         **({"exchange": asdict(exchange.how)} if exchange else {}),
-        "engine": federation.runs_on,
+        "engine": {"name": federation.engine.name, **asdict(federation.engine)},
         "recorded": {
             "samples": _hash(digest(data.x, data.y, data.test_x, data.test_y, *(a for r in rows for a in (r.flat, r.offsets)))),
             "initial_weights": _hash(digest(*(p.reshape(-1).view(torch.uint8).numpy() for p in params.values()))),

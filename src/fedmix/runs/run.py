@@ -33,9 +33,10 @@ from fedmix.core.files import flat, parse_json, printable, read_within, refuse_l
 from fedmix.data.transforms import Images
 from fedmix.experiment.spec import Experiment, toml
 from fedmix.privacy.accounting import upwards
+from fedmix.privacy.of_run import guarantee_of
 from fedmix.runs.environment import environment
-from fedmix.training.failures import warning
-from fedmix.training.federation import Federation, Round, Rounds
+from fedmix.training.federation import Federation
+from fedmix.training.rounds import Round, Rounds
 
 CHECKPOINT_SECONDS = 5.0
 GALLERY = 12
@@ -198,7 +199,7 @@ class RunFolder:
         if federation.round > self.experiment.rounds:
             raise self._damaged("checkpoint.safetensors", f"it is of round {federation.round}")
         self._cut_metrics(federation.round)
-        federation.tested = self._tested()
+        federation.watch.tested = self._tested()
         write_whole(self.folder / "experiment.toml", spec)  # it may ask for more rounds than before
         try:
             return federation, float(about["seconds"])
@@ -311,9 +312,7 @@ class RunFolder:
                 _clients(federation, federation.evaluate_clients().scores.tolist()),
             )
         summary = summarise(self._lines(), self.experiment) | privacy(federation)
-        if federation.guessing is not None and (
-            said := warning([a for _, a in federation.tested], federation.guessing)
-        ):
+        if said := federation.watch.warning():
             summary["warning"] = said
         write_whole(self.folder / "summary.json", _json(summary))
         return summary
@@ -416,7 +415,7 @@ def privacy(federation: Rounds) -> dict[str, Any]:
     """What the releases so far guarantee, in a sentence and in numbers; None where they guarantee
     nothing.
     """
-    sample = federation.guarantee()
+    sample = guarantee_of(federation)
     numbers = {
         "epsilon": sample.epsilon if sample else None,
         "delta": sample.delta,
@@ -424,7 +423,7 @@ def privacy(federation: Rounds) -> dict[str, Any]:
     }
     said = str(sample)
     if sample:
-        client = federation.guarantee(level="client")
+        client = guarantee_of(federation, level="client")
         said += (
             f" For a whole client replaced: ε = {upwards(client.epsilon)}."
             if client

@@ -1,5 +1,6 @@
 """How good the global model is: on the pooled test set, and on each client's own."""
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from fedmix.kernels.precision import arithmetic
 from fedmix.models.functional import Model
 
 CHUNK = 1000
+Metric = Callable[[Tensor, Tensor], float | Tensor | Mapping[str, float | Tensor]]
+"""Of the outputs (n, C) and targets (n, C) of all test samples: a number, or numbers by name."""
 
 
 @dataclass(frozen=True)
@@ -51,25 +54,37 @@ class HeldOut:
         return HeldOut(data, x, y)
 
 
-def per_sample(model: Model, params: Params, tests: HeldOut) -> tuple[Tensor, Tensor]:
-    """Score and reported loss of every test sample."""
-    scores, losses = [], []
+def _outputs(model: Model, params: Params, tests: HeldOut) -> Iterator[tuple[Tensor, Tensor]]:
+    """Outputs and targets of the test samples, in chunks."""
     transform = tests.data.transform
     with torch.no_grad(), arithmetic("float32"):
         for x, y in zip(torch.split(tests.x, CHUNK), torch.split(tests.y, CHUNK), strict=True):
-            outputs, targets = (
-                model(params, transform.normalise(transform.units(x))),
-                tests.data.targets(y),
-            )
-            scores.append(model.loss.score(outputs, targets))
-            losses.append(model.loss.report(outputs, targets))
+            yield model(params, transform.normalise(transform.units(x))), tests.data.targets(y)
+
+
+def per_sample(model: Model, params: Params, tests: HeldOut) -> tuple[Tensor, Tensor]:
+    """Score and reported loss of every test sample."""
+    scores, losses = [], []
+    for outputs, targets in _outputs(model, params, tests):
+        scores.append(model.loss.score(outputs, targets))
+        losses.append(model.loss.report(outputs, targets))
     return torch.cat(scores).double(), torch.cat(losses).double()
 
 
-def evaluate(model: Model, params: Params, tests: HeldOut) -> dict[str, float]:
-    """The mean score (named by the loss) and loss over the pooled test set."""
+def evaluate(
+    model: Model, params: Params, tests: HeldOut, metrics: Mapping[str, Metric] | None = None
+) -> dict[str, float]:
+    """The mean score (named by the loss) and loss over the pooled test set, and further metrics."""
     score, loss = per_sample(model, params, tests)
-    return {model.loss.score_name: float(score.mean()), "loss": float(loss.mean())}
+    found = {model.loss.score_name: float(score.mean()), "loss": float(loss.mean())}
+    if metrics:
+        parts = zip(*_outputs(model, params, tests), strict=True)
+        outputs, targets = (torch.cat(part) for part in parts)
+        for name, metric in metrics.items():
+            value = metric(outputs, targets)
+            several = value if isinstance(value, Mapping) else {"": value}
+            found |= {f"{name}.{k}" if k else name: float(v) for k, v in several.items()}
+    return found
 
 
 def evaluate_clients(model: Model, params: Params, tests: HeldOut) -> ClientScores:

@@ -8,7 +8,7 @@ in those that learn, the best of any ten is above 0.38, once 0.2 is passed.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -46,6 +46,34 @@ def collapsed(accuracies: Sequence[float], level: float) -> bool:
     """Whether the model was clearly better than guessing once, and in none of the last ten tests."""
     learned = any(accuracy > level + LEARNED * (1 - level) for accuracy in accuracies)
     return learned and guesses(accuracies, level)
+
+
+class CollapseWatch:
+    """Watches the accuracies of a run for a collapse.
+
+    `tested` holds the rounds that were tested and their accuracies. `level` is the accuracy of a
+    guess, None where there is none to compare with.
+    """
+
+    def __init__(self, objective: Objective, labels: Array | None) -> None:
+        self.objective, self.tested = objective, list[tuple[int, float]]()
+        self.level = None if labels is None else guessing_level(labels)
+
+    def note(self, round_: int, metrics: Mapping[str, float] | None) -> None:
+        """Take in a round's test metrics, if it has any."""
+        if metrics and "accuracy" in metrics:
+            self.tested.append((round_, metrics["accuracy"]))
+
+    def check(self) -> None:
+        """Raise `Collapsed` if the tests so far say so."""
+        if self.level is not None:
+            stop_if_collapsed(self.tested, self.level, self.objective)
+
+    def warning(self) -> str | None:
+        """What to say of a run that is done without ever having learned."""
+        if self.level is None:
+            return None
+        return warning([accuracy for _, accuracy in self.tested], self.level)
 
 
 def stop_if_collapsed(

@@ -46,6 +46,15 @@ class Training:
         """The learning rate of a round, counted from 0."""
         return self.lr * self.lr_decay**round_
 
+    def reach(self, samples: int) -> float:
+        """The sum of the factors with which a client's gradients enter its update, over lr.
+
+        The gradient of a step counts once for each step from its own on, each time with another
+        factor of momentum: Σ_{s=1..S} (1 − βˢ) / (1 − β), which is S without momentum.
+        """
+        steps, beta = self.steps(samples), self.momentum
+        return float(steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta)
+
     def steps(self, samples: int) -> int:
         """Local steps of a client with that many samples."""
         return int(self.epochs) * -(

@@ -32,6 +32,8 @@ from fedmix.models.functional import Model
 from fedmix.objectives.base import Phase
 from fedmix.training.batches import PlanOnDevice, Received, Resident
 from fedmix.training.engines.bf16 import keep_rounded, misrounded
+from fedmix.training.engines.slots import Stay
+from fedmix.training.known import Known
 from fedmix.training.local_step import local_step, rest
 from fedmix.training.settings import Training
 
@@ -51,6 +53,7 @@ class State(NamedTuple):
     lr: Tensor
     draws: PlanOnDevice
     pool: Received | None
+    known: Known
     x: Tensor
     y: Tensor
 
@@ -71,6 +74,7 @@ class Program:
         anchor: Params,
         draws: PlanOnDevice,
         pool: Received | None,
+        known: Known,
         *,
         compile: bool,
         precision: Precision,
@@ -93,6 +97,7 @@ class Program:
             lr=torch.zeros((), device=device, dtype=next(iter(anchor.values())).dtype),
             draws=each_field(lambda f: f.new_zeros(WINDOW, *f.shape[1:]), draws),
             pool=None if pool is None else Received(*(torch.empty_like(t) for t in pool)),
+            known=_room_for(known, slots),
             x=data.x,
             y=data.y,
         )
@@ -107,14 +112,23 @@ class Program:
         wide = draws.rows.shape[1:] == self.state.draws.rows.shape[1:]
         return data.x is self.state.x and data.y is self.state.y and wide and bool(same)
 
-    def begin(self, anchor: Params, lr: float, pool: Received | None) -> None:
-        """Take a round's weights, learning rate and pool."""
+    def begin(self, anchor: Params, lr: float, pool: Received | None, known: Known) -> None:
+        """Take a round's weights, learning rate, pool and what the server shares."""
         for n, p in anchor.items():
             self.state.anchor[n].copy_(p)
         self.state.lr.copy_(torch.tensor(lr, dtype=torch.float64))
         if self.state.pool is not None and pool is not None:
             for mine, new in zip(self.state.pool, pool, strict=True):
                 mine.copy_(new)
+        for name, shared in (known.shared or {}).items():
+            (self.state.known.shared or {})[name].copy_(shared)
+
+    def meet(self, known: Known, stays: list[Stay]) -> None:
+        """Take what is known of clients that begin, each for its slot."""
+        where = torch.tensor([stay.slot for stay in stays], device=self.data.device)
+        new = known.of([stay.client for stay in stays])
+        for mine, theirs in zip(_leaves(self.state.known), _leaves(new), strict=True):
+            mine[where] = theirs
 
     def start(self, slots: list[int]) -> None:
         """Give these slots to clients that begin."""
@@ -151,7 +165,10 @@ class Program:
         state.at.add_(1)
 
     def _step_of_all(self, state: State, batch: Batch) -> tuple[Params, Params, Tensor]:
+        batch = state.known._replace(shared=None).into(batch)
+
         def one(params: Params, velocity: Params, batch: Batch) -> tuple[Params, Params, Tensor]:
+            batch = batch._replace(shared=state.known.shared)
             return local_step(
                 self.model,
                 self.phases,
@@ -468,6 +485,19 @@ def _room(p: Tensor, slots: int) -> Tensor:
     if p.is_cuda and p.ndim == 4:
         return p.new_empty(slots, p.shape[0], *p.shape[2:], p.shape[1]).movedim(-1, 2)
     return p.new_empty(slots, *p.shape)
+
+
+def _room_for(known: Known, slots: int) -> Known:
+    """Room for what is known of the client in every slot, and for what the server shares."""
+    shared = each_field(torch.empty_like, Known(shared=known.shared)).shared
+    room = each_field(lambda t: t.new_zeros(slots, *t.shape[1:]), known._replace(shared=None))
+    return room._replace(shared=shared)
+
+
+def _leaves(known: Known) -> list[Tensor]:
+    """The tensors that each client has of its own."""
+    leaves = pytree.tree_leaves(tuple(known._replace(shared=None)))
+    return [leaf for leaf in leaves if leaf is not None]
 
 
 def _only(params: Params) -> Params:

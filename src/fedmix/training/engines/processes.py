@@ -33,11 +33,11 @@ import torch
 from torch import Tensor
 
 from fedmix.core.errors import BadInput, FedmixError, FedmixWarning
-from fedmix.core.types import Array
+from fedmix.core.types import Array, each_field
 from fedmix.data.federated import FederatedData, Ragged
+from fedmix.training.aggregation import Updates
 from fedmix.training.batches import Received, Resident
-from fedmix.training.engines.base import Engine, Work
-from fedmix.training.server import Updates
+from fedmix.training.engines.base import Runner, Work
 
 SHARED_MEMORY = Path("/dev/shm")  # where Linux keeps it; small in many containers
 OR_ALONE = "or set engine.processes=1"
@@ -70,7 +70,7 @@ class Processes:
     agree to the bit.
     """
 
-    def __init__(self, build: Callable[[], Engine], count: int) -> None:
+    def __init__(self, build: Callable[[], Runner], count: int) -> None:
         self.count = count
         self._workers: list[_Worker] = []
         self._seen: dict[str, Any] = {}
@@ -89,7 +89,9 @@ class Processes:
             busy = self._workers[: len(shares)]
             for worker, share in zip(busy, shares, strict=True):
                 own = work._replace(
-                    clients=work.clients[share], plans=[work.plans[i] for i in share]
+                    clients=work.clients[share],
+                    plans=[work.plans[i] for i in share],
+                    known=work.known.of(share),
                 )
                 worker.send(own, self._shared)
             for worker in busy:
@@ -182,7 +184,8 @@ class _Worker:
             )
         held = {**shared, "room": self.room}
         news = {name: value for name, value in held.items() if self.told.get(name) is not value}
-        message = _pickled((work._replace(params={}, pool=None), news), ForkingPickler.dumps)
+        sent = work._replace(params={}, pool=None, known=each_field(Tensor.numpy, work.known))
+        message = _pickled((sent, news), ForkingPickler.dumps)
         try:
             self.pipe.send_bytes(message)
         except OSError:
@@ -326,7 +329,7 @@ def _serve(parent: Connection) -> None:
         sys.platform == "linux"
     ):  # to which a parent is a thread, which may end before its process does
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
-    engine: Engine | None = None
+    engine: Runner | None = None
     held: dict[str, Any] = {}
     while True:
         try:
@@ -378,13 +381,18 @@ def _resident(held: Mapping[str, Any]) -> Resident:
     )
 
 
-def _train(engine: Engine, held: Mapping[str, Any], work: Work) -> Reply:
+def _train(engine: Runner, held: Mapping[str, Any], work: Work) -> Reply:
     pool = Received(**held["pool"].tensors) if "pool" in held else None
     clients: list[int] = []
     losses: list[Tensor] = []
     with warnings.catch_warnings(record=True) as said:
         for updates in engine.run_round(
-            held["data"], work._replace(params=held["weights"].tensors, pool=pool)
+            held["data"],
+            work._replace(
+                params=held["weights"].tensors,
+                pool=pool,
+                known=each_field(torch.from_numpy, work.known),
+            ),
         ):
             for name, weights in updates.params.items():
                 held["room"].tensors[name][len(clients) : len(clients) + len(updates.clients)] = (

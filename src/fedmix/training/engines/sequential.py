@@ -3,36 +3,44 @@ plain, easy to debug.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from fedmix.core.errors import ClientFailure, Diverged, FedmixError
-from fedmix.core.types import Batch, each_field
-from fedmix.kernels.precision import Precision, arithmetic, called
+from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
+from fedmix.training.aggregation import Updates
 from fedmix.training.batches import Resident
-from fedmix.training.engines.base import Work, describe, diverged
+from fedmix.training.engines.base import Engine, Runner, Work, describe, diverged
+from fedmix.training.engines.processes import Processes
 from fedmix.training.local_step import local_step, rest
-from fedmix.training.server import Updates
 from fedmix.training.settings import Training
 
 
-class Sequential:
-    """Runs every client by itself.
+@dataclass(frozen=True, kw_only=True)
+class Sequential(Engine):
+    """One client after another, nothing padded: slow, plain, easy to debug.
 
     A failure names the round, the client and the step, and says what the input looked like.
     """
 
+    name = "sequential"
+
+    def start(self, model: Model, objective: Objective, training: Training) -> Runner:
+        build = partial(SequentialRunner, model, objective, training, self.precision)
+        return Processes(build, self.processes) if self.processes > 1 else build()
+
+
+class SequentialRunner:
+    """Runs every client by itself."""
+
     def __init__(
-        self,
-        model: Model,
-        objective: Objective,
-        training: Training,
-        *,
-        precision: Precision = "float32",
+        self, model: Model, objective: Objective, training: Training, precision: Precision
     ) -> None:
-        self.model, self.training, self.precision = model, training, called(precision)
+        self.model, self.training, self.precision = model, training, precision
         self.objective, self.phases = objective, objective.phases()
         self.partners_of_all = objective.needs.partner == "global"
 
@@ -45,9 +53,10 @@ class Sequential:
         plan = plan.cut(int(plan.mask.sum(1).max()))  # padding comes last, and is not even gathered
         located = data.put(data.locate(plan, client, self.partners_of_all))
         params, velocity = work.params, rest(work.params, self.training)
-        losses = []
+        known, losses = work.known.of(position), []
         for step in range(plan.steps):
-            batch = _unpadded(data.batch(located.at(step), work.pool))
+            batch = known.into(data.batch(located.at(step), work.pool))
+            batch = batch.only(batch.mask.bool())  # the real samples
             try:
                 with arithmetic(self.precision):
                     params, velocity, loss = local_step(
@@ -74,11 +83,3 @@ class Sequential:
         return Updates(
             [client], {n: p[None] for n, p in params.items()}, torch.stack(losses).mean()[None]
         )
-
-
-def _unpadded(batch: Batch) -> Batch:
-    """Only the real samples, as a client with no neighbours to line up with would hold them."""
-    real = batch.mask.bool()
-    return each_field(
-        lambda t: t[real] if t.shape[:1] == real.shape else t, batch
-    )  # what the whole batch shares stays

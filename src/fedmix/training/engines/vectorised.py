@@ -6,6 +6,8 @@ leaves, and the next one starts in the same place. Inside a batch, padding is ma
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -13,14 +15,15 @@ from torch import Tensor
 
 from fedmix.core.errors import BadInput, Diverged, FedmixError
 from fedmix.core.validation import flag, is_whole, shown
-from fedmix.kernels.precision import Precision, called
+from fedmix.kernels.precision import Precision
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
+from fedmix.training.aggregation import Updates
 from fedmix.training.batches import PlanOnDevice, Resident
-from fedmix.training.engines.base import Work, diverged
+from fedmix.training.engines.base import Engine, Runner, Work, diverged
 from fedmix.training.engines.compiled import WINDOW, Program
+from fedmix.training.engines.processes import Processes
 from fedmix.training.engines.slots import Stay, arrange, length, pack, slots_for
-from fedmix.training.server import Updates
 from fedmix.training.settings import Training
 
 # On a CPU, stacking clients pays while their weights stay in its caches. Measured with 15 clients
@@ -29,39 +32,55 @@ from fedmix.training.settings import Training
 CPU_STACKS_BELOW = 8 * 2**20
 
 
-class Vectorised:
-    """Runs up to `chunk` clients at once, and halves that when the device's memory is short.
+@dataclass(frozen=True, kw_only=True)
+class Vectorised(Engine):
+    """Many clients at once; the number halves when the device's memory is short.
 
-    Without `chunk` it takes all of them; on a CPU it takes large models one by one. `compile` turns
-    the step into machine code first, which takes some seconds for each number of slots; there are
-    then fewer of these numbers to choose from. `precision` is how a GPU multiplies.
+    Args:
+        chunk: how many clients train at once; by default all, on a CPU one where the model is
+            large.
+        compile: whether to compile the step first, which takes some seconds for each number of
+            slots; by default on a GPU only.
     """
+
+    name = "vectorised"
+    chunk: int | None = None
+    compile: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.chunk is not None and not is_whole(self.chunk):
+            raise BadInput(
+                f"chunk={shown(self.chunk)}: at least one client must run at a time, and a whole "
+                "number of them"
+            )
+        if self.compile is not None:
+            flag("compile", self.compile)
+
+    def start(self, model: Model, objective: Objective, training: Training) -> Runner:
+        compile = self.device.startswith("cuda") if self.compile is None else self.compile
+        build = partial(
+            VectorisedRunner, model, objective, training, self.chunk, compile, self.precision
+        )
+        return Processes(build, self.processes) if self.processes > 1 else build()
+
+
+class VectorisedRunner:
+    """Runs the clients of a round in slots, and keeps the compiled steps."""
 
     def __init__(
         self,
         model: Model,
         objective: Objective,
         training: Training,
-        *,
-        chunk: int | None = None,
-        compile: bool = False,
-        precision: Precision = "float32",
+        chunk: int | None,
+        compile: bool,
+        precision: Precision,
     ) -> None:
-        if chunk is not None and not is_whole(chunk):
-            raise BadInput(
-                f"chunk={shown(chunk)}: at least one client must run at a time, and a whole number "
-                "of them"
-            )
-        flag("compile", compile)
         weights = list(model.module.parameters())
         large = sum(w.numel() * w.element_size() for w in weights) > CPU_STACKS_BELOW
         self.chunk = 1 if chunk is None and large and weights[0].device.type == "cpu" else chunk
-        self.model, self.training, self.compile, self.precision = (
-            model,
-            training,
-            compile,
-            called(precision),
-        )
+        self.model, self.training, self.compile = model, training, compile
+        self.precision: Precision = precision
         self.objective, self.phases = objective, objective.phases()
         self.partners_of_all = objective.needs.partner == "global"
         self._programs: dict[int, Program] = {}
@@ -109,8 +128,9 @@ class Vectorised:
         ]
         plan = data.put(arrange(located, stays, slots))
         program = self._program(data, work, plan)
-        program.begin(work.params, work.lr, work.pool)
+        program.begin(work.params, work.lr, work.pool, work.known)
         program.start(list(range(slots)))
+        program.meet(work.known, [stay for stay in stays if not stay.start])
         state, steps = program.state, length(stays)
         losses = torch.zeros(steps, slots, device=data.device)
         finite: list[Tensor] = []
@@ -143,6 +163,7 @@ class Vectorised:
                 )
                 if stop < steps:
                     program.start([stay.slot for stay in done])
+                    program.meet(work.known, [stay for stay in stays if stay.start == stop])
         except torch.OutOfMemoryError:
             self._check(
                 data, work, stays, plan, losses, finite
@@ -160,7 +181,7 @@ class Vectorised:
                 found = None
                 self.forget()
             found = self._programs[slots] = Program(
-                self.model, self.phases, self.training, data, work.params, plan, work.pool,
+                self.model, self.phases, self.training, data, work.params, plan, work.pool, work.known,
                 compile=self.compile, precision=self.precision,
             )  # fmt: skip
         return found

@@ -14,7 +14,7 @@ from torch.func import vjp
 from fedmix.core.errors import BadInput, FedmixError
 from fedmix.core.losses import Loss
 from fedmix.core.rng import trial
-from fedmix.core.types import Batch, Params, each_field
+from fedmix.core.types import Batch, Params
 from fedmix.data.federated import FederatedData
 from fedmix.models.along import by_rules
 from fedmix.models.functional import Model
@@ -48,7 +48,7 @@ def _check_values(objective: Objective, model: Model, params: Params, padded: Ba
     """Refuse an objective that gives a batch two values, or a sample another one where padding
     stands beside it.
     """
-    alone = each_field(lambda t: t[:1] if t.ndim else t, padded)
+    alone = padded.only(slice(0, 1))
     for phase in objective.phases():
         name = type(phase.objective).__name__
         try:
@@ -85,11 +85,14 @@ def _two_samples(objective: Objective, model: Model, params: Params, data: Feder
     x, y = data.inputs(data.x[ends]), data.labels(data.y[ends])
     hidden = model.head(needs.layer)(params, x) if needs.layer else x
     received = slice(0, 1 if needs.means == "batch" else 2)
+    kept, shared = needs.state.first(params) if needs.state else (None, None)
     return Batch(
         x, y, torch.tensor([1.0, 0.0]), KEY,
         mean_x=hidden.flip(0)[received] if needs.means else None, mean_y=y.flip(0)[received] if needs.means else None,
         partner_x=x.flip(0) if needs.partner else None, partner_y=y.flip(0) if needs.partner else None,
         lam=torch.tensor(0.3) if needs.alpha else None,
+        counts=torch.arange(1.0, 1 + y.shape[-1]) if needs.counts else None,
+        samples=torch.tensor(2.0) if needs.samples else None, kept=kept, shared=shared,
     )  # fmt: skip
 
 

@@ -1,6 +1,4 @@
-"""The server's part of a round: the average of what came back, weighted by the clients' sample
-counts.
-"""
+"""The average of the clients' weights, weighted by their numbers of samples."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple

@@ -1,0 +1,9 @@
+"""What the server does with the clients' average: one file per rule."""
+
+from fedmix.server_steps.base import ServerStep
+from fedmix.server_steps.fedadam import FedAdam
+from fedmix.server_steps.fedavg import FedAvg
+from fedmix.server_steps.fedavgm import FedAvgM
+from fedmix.server_steps.fedyogi import FedYogi
+
+__all__ = ["FedAdam", "FedAvg", "FedAvgM", "FedYogi", "ServerStep"]

@@ -1,0 +1,14 @@
+"""FedAvg (McMahan et al. 2017): the clients' average takes the place of the weights."""
+
+from dataclasses import dataclass
+
+from fedmix.core.types import Params
+from fedmix.server_steps.base import ServerStep
+
+
+@dataclass(frozen=True)
+class FedAvg(ServerStep):
+    """w ← Σ p_k w_k."""
+
+    def __call__(self, state: Params, weights: Params, mean: Params) -> tuple[Params, Params]:  # noqa: ARG002
+        return state, mean

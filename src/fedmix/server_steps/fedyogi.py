@@ -1,0 +1,15 @@
+"""FedYogi (Reddi et al. 2021, Algorithm 2): FedAdam whose second moment changes more slowly."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedmix.server_steps.fedadam import FedAdam
+
+
+@dataclass(frozen=True)
+class FedYogi(FedAdam):
+    """As FedAdam, with v ← v − (1−β2)·Δ²·sign(v − Δ²)."""
+
+    def second(self, v: Tensor, squared: Tensor) -> Tensor:
+        return v - (1 - self.beta2) * squared * (v - squared).sign()

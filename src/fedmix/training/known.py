@@ -1,0 +1,112 @@
+"""What is known of clients beside their samples: label counts, sizes, and what they keep."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedmix.core.errors import BadInput
+from fedmix.core.types import Batch, Params, each_field
+from fedmix.objectives.base import ClientState
+from fedmix.training.aggregation import Updates
+
+
+class Known(NamedTuple):
+    """The fields of a `Batch` that are the same in all steps of a client, for several clients.
+
+    All but `shared` have a leading axis of clients. What the objective does not need is None.
+    """
+
+    counts: Tensor | None = None
+    samples: Tensor | None = None
+    kept: Params | None = None
+    shared: Params | None = None
+
+    def of(self, clients: int | Tensor | list[int]) -> "Known":
+        """What is known of some of the clients, by position; without the axis if it is one."""
+        return each_field(lambda t: t[clients], self._replace(shared=None))._replace(
+            shared=self.shared
+        )
+
+    def into(self, batch: Batch) -> Batch:
+        """The batch with these fields."""
+        return batch._replace(**self._asdict())
+
+
+class Memory:
+    """What clients keep between rounds, and what the server shares with them.
+
+    `kept` has an entry for each client that took part. Both are replaced and never changed in
+    place, so that a shallow copy is what it was.
+    """
+
+    def __init__(self, how: ClientState, params: Params, clients: int) -> None:
+        self.how, self.clients = how, clients
+        self.fresh, self.shared = how.first(params)
+        self.kept: dict[int, Params] = {}
+
+    def of(self, clients: Iterable[int]) -> Params:
+        """What these clients keep, stacked."""
+        each = [self.kept.get(k, self.fresh) for k in clients]
+        return {name: torch.stack([kept[name] for kept in each]) for name in self.fresh}
+
+    def noting(
+        self, updates: Iterable[Updates], anchor: Params, moved: Mapping[int, float]
+    ) -> Iterator[Updates]:
+        """Pass updates on, and take in what these clients keep and send once all have come.
+
+        Args:
+            updates: the round's updates, in chunks.
+            anchor: the weights that the round began with.
+            moved: by client, what `ClientState.after` calls so.
+        """
+        kept, sent = dict(self.kept), list[Params]()
+        after = vmap(self.how.after, in_dims=(0, None, None, 0, 0))
+        for chunk in updates:
+            by = torch.tensor([moved[k] for k in chunk.clients], dtype=torch.float64)
+            by = by.to(next(iter(anchor.values())))
+            new, parts = after(self.of(chunk.clients), self.shared, anchor, chunk.params, by)
+            kept |= {
+                k: {name: t[i].clone() for name, t in new.items()}
+                for i, k in enumerate(chunk.clients)
+            }
+            sent.append({name: t.sum(0) for name, t in parts.items()})
+            yield chunk
+        self.kept = kept
+        self.add(sent)
+
+    def add(self, sent: Iterable[Params]) -> None:
+        """Add what clients sent to what the server shares."""
+        for part in sent:
+            self.shared = {n: t + part[n] / self.clients for n, t in self.shared.items()}
+
+    def state(self) -> Params:
+        """All of it as tensors, for a checkpoint."""
+        saved = {f"shared.{name}": t.cpu() for name, t in self.shared.items()}
+        if self.kept:
+            saved |= {f"kept.{name}": t.cpu() for name, t in self.of(self.kept).items()}
+        return saved | {"clients": torch.tensor(list(self.kept), dtype=torch.int64)}
+
+    def restore(self, saved: Params) -> None:
+        """Put back what `state` gave.
+
+        Raises:
+            BadInput: where that is not of this memory.
+        """
+        clients = saved.get("clients", torch.zeros(0, dtype=torch.int64)).tolist()
+        shapes = {f"shared.{name}": t.shape for name, t in self.shared.items()}
+        if clients:
+            shapes |= {
+                f"kept.{n}": torch.Size([len(clients), *t.shape]) for n, t in self.fresh.items()
+            }
+        found = {name: t.shape for name, t in saved.items() if name != "clients"}
+        if found != shapes or not all(0 <= k < self.clients for k in clients):
+            raise BadInput("this state is damaged: what clients keep does not fit; start anew")
+        where = next(iter(self.shared.values())).device
+        self.shared = {name: saved[f"shared.{name}"].to(where) for name in self.shared}
+        self.kept = {
+            k: {name: saved[f"kept.{name}"][i].to(where) for name in self.fresh}
+            for i, k in enumerate(clients)
+        }

@@ -1,0 +1,228 @@
+"""What every way of running has in common: weights and metrics from round to round."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmix.core.errors import BadInput
+from fedmix.core.types import Array, Params
+from fedmix.core.validation import whole
+from fedmix.data.federated import FederatedData
+from fedmix.exchange import MeanExchange, Traffic
+from fedmix.kernels.precision import arithmetic
+from fedmix.models.functional import Model
+from fedmix.objectives.base import Objective
+from fedmix.server_steps import ServerStep
+from fedmix.training.evaluation import ClientScores, HeldOut, Metric, evaluate, evaluate_clients
+from fedmix.training.failures import CollapseWatch
+from fedmix.training.known import Memory
+from fedmix.training.settings import Training
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a finished round reports.
+
+    Args:
+        round: its number, from 1.
+        local_loss: the clients' mean local loss.
+        traffic: the bytes of this round.
+        metrics: test metrics if the round was evaluated.
+        notes: further counts of the engine's own, such as how many replies a real federation
+            rejected.
+    """
+
+    round: int
+    local_loss: float
+    traffic: Traffic
+    metrics: dict[str, float] | None
+    notes: Mapping[str, int] = field(default_factory=dict)
+
+
+class Rounds:
+    """Weights, server step, client state, exchange, bytes and test metrics from round to round.
+
+    `_train_round` is left to subclasses. It replaces what it changes, so that a round that fails
+    can be undone.
+    """
+
+    samples_are_here = True  # whether the clients' samples are in `data`
+
+    def __init__(
+        self,
+        model: Model,
+        objective: Objective,
+        training: Training,
+        data: FederatedData,
+        exchange: MeanExchange | None,
+        server: ServerStep,
+        seed: int,
+        device: torch.device,
+        clients: int,
+        metrics: Mapping[str, Metric] | None = None,
+        callbacks: Sequence[Callable[[Round, Any], None]] = (),
+    ) -> None:
+        self.model, self.objective, self.training = model.to(device), objective, training
+        self.data, self.exchange, self.server = data, exchange, server
+        self.seed, self.device, self.needs = seed, device, objective.needs
+        self.metrics, self.callbacks = dict(metrics or {}), tuple(callbacks)
+        self.tests = HeldOut.on(device, data)
+        self.params = {name: p.to(device) for name, p in self.model.init().items()}
+        self.server_state = server.init(self.params)
+        how = self.needs.state
+        self.memory = None if how is None else Memory(how, self.params, clients)
+        self.round, self.traffic, self.notes = 0, Traffic(), dict[str, int]()
+        self.lr_scale, self.stopped = 1.0, False
+        self.watch = CollapseWatch(objective, None if data.classes is None else data.test_y)
+
+    def _train_round(self) -> tuple[Params, float, Traffic]:
+        """Train one round: the clients' average, their mean local loss, and the bytes it took."""
+        raise NotImplementedError
+
+    def run(self, rounds: int, *, evaluate_every: int = 1) -> Iterator[Round]:
+        """Train until round `rounds` is done, one round per item.
+
+        Call it again with a larger number to go on.
+
+        Args:
+            rounds: the number of the last round.
+            evaluate_every: every so many rounds, and after the last, the round has test metrics.
+
+        Raises:
+            Collapsed: after a round by which the model has lost what it had learned.
+        """
+        whole("rounds", rounds, 0)
+        whole("evaluate_every", evaluate_every)
+        self.watch.check()
+        while self.round < rounds and not self.stopped:
+            before = vars(self) | {"exchange": copy(self.exchange), "memory": copy(self.memory)}
+            try:
+                mean, local_loss, traffic = self._train_round()
+                self.server_state, self.params = self.server(self.server_state, self.params, mean)
+            except BaseException:  # a round happens whole or not at all, so it can be tried again
+                self._undo(before)
+                raise
+            self.round += 1
+            self.traffic = self.traffic + traffic
+            due = self.round % evaluate_every == 0 or self.round == rounds
+            metrics = self.evaluate() if due else None
+            self.watch.note(self.round, metrics)
+            done = Round(self.round, local_loss, traffic, metrics, self.notes)
+            for callback in self.callbacks:
+                callback(done, self)
+            yield done
+            self.watch.check()
+
+    def stop(self) -> None:
+        """Have the round that was just done be the last; for callbacks."""
+        self.stopped = True
+
+    def _undo(self, before: Mapping[str, Any]) -> None:
+        """Be what it was before a round that failed."""
+        vars(self).update(before)
+
+    def _model_bytes(self, layer: int) -> int:
+        return sum(self.params[n].numel() * 4 for n in self.model.tail(layer).names)
+
+    def _state_bytes(self) -> int:
+        """Of what goes each way with the weights, where clients keep something."""
+        return sum(t.numel() * 4 for t in self.memory.shared.values()) if self.memory else 0
+
+    def evaluate(self) -> dict[str, float]:
+        """Test metrics of the global model as it stands."""
+        return evaluate(self.model, self.params, self.tests, self.metrics)
+
+    def evaluate_clients(self) -> ClientScores:
+        """Scores of the global model on each client's own test samples."""
+        return evaluate_clients(self.model, self.params, replace(self.tests, data=self.data))
+
+    def holdings(self) -> dict[str, Any]:
+        """What is known of the clients' data: number of classes, sizes, and counts by class."""
+        raise NotImplementedError
+
+    def sizes(self) -> Array:
+        """How many samples each client has, as far as is known."""
+        return self.data.clients.sizes
+
+    def _encode(self, raw: Array) -> Tensor:
+        """Samples as they are averaged: in units, or as hidden states under the present weights."""
+        if not self.needs.layer:
+            return self.data.units(raw)
+        with torch.no_grad(), arithmetic("float32"):
+            head, x = self.model.head(self.needs.layer), self.data.inputs(raw).to(self.device)
+            return head(self.params, x).cpu()
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the next rounds depend on, as tensors."""
+        saved = {f"params.{n}": p.cpu() for n, p in self.params.items()}
+        saved["round"] = torch.tensor(self.round)
+        saved |= {f"traffic.{n}": torch.tensor(v) for n, v in asdict(self.traffic).items()}
+        saved |= {f"server.{n}": t.cpu() for n, t in self.server_state.items()}
+        if self.callbacks:
+            saved["control"] = torch.tensor([self.lr_scale, self.stopped], dtype=torch.float64)
+        for name, part in (("exchange", self.exchange), ("memory", self.memory)):
+            saved |= {f"{name}.{n}": t for n, t in part.state().items()} if part else {}
+        return saved
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Go on from a state: later rounds give the weights of a run that never stopped.
+
+        Raises:
+            BadInput: where the state is damaged, or of another model, objective or server step.
+        """
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {n.removeprefix(prefix): t for n, t in saved.items() if n.startswith(prefix)}
+
+        if _kinds(part("params.")) != _kinds(self.params):
+            raise BadInput(
+                "this state belongs to another model: its parameters have other names, shapes or "
+                "types"
+            )
+        if bool(part("exchange.")) != (self.exchange is not None):
+            raise BadInput(
+                "this state belongs to another objective: one of the two uses means and the other "
+                "does not"
+            )
+        if _kinds(part("server.")) != _kinds(self.server_state):
+            raise BadInput("this state belongs to another server step; start anew")
+        if self.round:
+            raise BadInput("restore a state into a new Federation, before its first round")
+        counts = {"round": saved.get("round"), **part("traffic.")}
+        if counts.keys() != {"round", *vars(self.traffic)} or not all(
+            _is_count(t) for t in counts.values()
+        ):
+            raise BadInput(
+                "this state is damaged: it lacks a number of rounds or bytes; start anew"
+            )
+        self.params = {n: p.to(self.device) for n, p in part("params.").items()}
+        self.server_state = {n: t.to(self.device) for n, t in part("server.").items()}
+        self.round = int(saved["round"])
+        self.traffic = Traffic(**{n: int(t) for n, t in part("traffic.").items()})
+        if "control" in saved:
+            self.lr_scale, stopped = saved["control"].tolist()
+            self.stopped = bool(stopped)
+        if self.memory:
+            self.memory.restore(part("memory."))
+        if self.exchange:
+            held = part("exchange.")
+            if "x" in held and held["x"].shape[1:] != self._encode(self.data.x[:1]).shape[1:]:
+                raise BadInput(
+                    "this state is damaged: its means do not have the shape of these samples; "
+                    "start anew"
+                )
+            self.exchange.restore(held, self.data)
+
+
+def _kinds(params: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {n: (p.shape, p.dtype) for n, p in params.items()}
+
+
+def _is_count(value: Tensor | None) -> bool:
+    return (
+        value is not None and value.shape == () and value.dtype == torch.int64 and int(value) >= 0
+    )

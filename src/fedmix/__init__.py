@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedmix import data, exchange, models, report
+    from fedmix import data, exchange, models, privacy, report
     from fedmix.core import losses
     from fedmix.core.errors import (
         BadInput,
@@ -23,61 +23,60 @@ if TYPE_CHECKING:
     from fedmix.experiment import presets
     from fedmix.experiment.spec import Experiment
     from fedmix.objectives import (
+        ClientState,
+        FedLC,
         FedMix,
+        FedRS,
         GlobalMix,
         Hidden,
         LocalMix,
         NaiveMix,
+        Needs,
         Objective,
         Proximal,
+        Scaffold,
         Supervised,
     )
     from fedmix.runs.record import record
     from fedmix.runs.run import Run
+    from fedmix.server_steps import FedAdam, FedAvg, FedAvgM, FedYogi, ServerStep
+    from fedmix.training.engines import Sequential, Vectorised
     from fedmix.training.federation import Federation
     from fedmix.training.rounds import Round
     from fedmix.training.settings import Training
 
 __version__ = "0.1.0"
 
+_ERRORS = "BadInput ClientFailure Collapsed DataError Diverged FedmixError FedmixWarning"
+_OBJECTIVES = (
+    "ClientState FedLC FedMix FedRS GlobalMix Hidden LocalMix NaiveMix Needs Objective Proximal "
+    "Scaffold Supervised"
+)
 _HOME = {
-    "core.errors": (
-        "BadInput",
-        "ClientFailure",
-        "Collapsed",
-        "DataError",
-        "Diverged",
-        "FedmixError",
-        "FedmixWarning",
-    ),
-    "exchange": ("Exchange",),
-    "experiment.spec": ("Experiment",),
-    "objectives": (
-        "FedMix",
-        "GlobalMix",
-        "Hidden",
-        "LocalMix",
-        "NaiveMix",
-        "Objective",
-        "Proximal",
-        "Supervised",
-    ),
-    "runs.record": ("record",),
-    "runs.run": ("Run",),
-    "training.federation": ("Federation",),
-    "training.rounds": ("Round",),
-    "training.settings": ("Training",),
+    "core.errors": _ERRORS.split(),
+    "exchange": ["Exchange"],
+    "experiment.spec": ["Experiment"],
+    "objectives": _OBJECTIVES.split(),
+    "runs.record": ["record"],
+    "runs.run": ["Run"],
+    "server_steps": ["FedAdam", "FedAvg", "FedAvgM", "FedYogi", "ServerStep"],
+    "training.engines": ["Sequential", "Vectorised"],
+    "training.federation": ["Federation"],
+    "training.rounds": ["Round"],
+    "training.settings": ["Training"],
 }
 _MODULES = {
     "data": "data", "exchange": "exchange", "losses": "core.losses", "models": "models",
-    "presets": "experiment.presets", "report": "report",
+    "presets": "experiment.presets", "privacy": "privacy", "report": "report",
 }  # fmt: skip
 
 __all__ = [
-    "BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "Exchange", "Experiment", "FedMix", "Federation",
-    "FedmixError", "FedmixWarning", "GlobalMix", "Hidden",
-    "LocalMix", "NaiveMix", "Objective", "Proximal", "Round", "Run", "Supervised", "Training",
-    "data", "exchange", "losses", "models", "presets", "record", "report",
+    "BadInput", "ClientFailure", "ClientState", "Collapsed", "DataError", "Diverged", "Exchange",
+    "Experiment", "FedAdam", "FedAvg", "FedAvgM", "FedLC", "FedMix", "FedRS", "FedYogi",
+    "Federation", "FedmixError", "FedmixWarning", "GlobalMix", "Hidden", "LocalMix", "NaiveMix",
+    "Needs", "Objective", "Proximal", "Round", "Run", "Scaffold", "Sequential", "ServerStep",
+    "Supervised", "Training", "Vectorised",
+    "data", "exchange", "losses", "models", "presets", "privacy", "record", "report",
 ]  # fmt: skip
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from fedmix.core.errors import BadInput, FedmixError, Interrupted
 from fedmix.core.files import PICTURES, check_picture, parse_toml
+from fedmix.core.registry import DATA
 from fedmix.core.signals import heard
 from fedmix.experiment.presets import PRESETS, experiment, sections
 from fedmix.experiment.spec import (
-    DATA,
     Experiment,
     algorithm_of,
     changed,

@@ -5,6 +5,7 @@ age.
 import numpy as np
 
 from fedmix.core.errors import BadInput
+from fedmix.core.registry import DATA
 from fedmix.core.rng import stream
 from fedmix.core.validation import is_whole, shown
 from fedmix.data.federated import FederatedData, Ragged
@@ -12,6 +13,7 @@ from fedmix.data.partition import subset
 from fedmix.data.settings import check_settings
 
 
+@DATA.add("diabetes", "442 patients, a regression; comes with scikit-learn")
 def diabetes(clients: int = 10, *, test_share: float = 0.2, seed: int = 0) -> FederatedData:
     """442 patients in `clients` age groups of equal size (within one), a `test_share` of each for
     the test.

@@ -3,9 +3,11 @@
 import numpy as np
 
 from fedmix.core.errors import BadInput
+from fedmix.core.registry import DATA
 from fedmix.core.rng import stream
 from fedmix.data.federated import FederatedData
 from fedmix.data.partition import Partition, share, spread, subset
+from fedmix.data.preset import Preset
 from fedmix.data.settings import check_settings
 from fedmix.data.transforms import Images
 
@@ -13,6 +15,12 @@ from fedmix.data.transforms import Images
 MOMENTS = ((0.3053,), (0.3759,))
 
 
+@DATA.add(
+    "digits",
+    "1,797 8x8 images, 10 classes; comes with scikit-learn",
+    pictures=True,
+    preset=Preset("digits_cnn", 5, 5, 40, 0.9, 0.1, 0.05, 0.1, lr_decay=1.0),
+)
 def digits(
     clients: int = 20,
     *,

@@ -3,11 +3,13 @@
 import numpy as np
 
 from fedmix.core.errors import BadInput
+from fedmix.core.registry import DATA
 from fedmix.core.types import Array
 from fedmix.data.federated import FederatedData, Ragged, as_array
 from fedmix.data.transforms import Plain, Transform
 
 
+@DATA.add("own", "each client's own samples, in a federation on Flower")
 def own(*, seed: int = 0) -> FederatedData:  # noqa: ARG001 - every data set takes a seed
     """Stands in an experiment's [data] for samples that no single machine holds."""
     raise BadInput(

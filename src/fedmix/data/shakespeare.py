@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from fedmix.core.errors import BadInput
+from fedmix.core.registry import DATA
 from fedmix.core.types import Array
 from fedmix.data.cache import cached, npy
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.hub import parquet
 from fedmix.data.natural import choose, gather, save_owners
+from fedmix.data.preset import Preset
 from fedmix.data.settings import check_settings
 from fedmix.data.tables import batches, count, damaged, reading
 from fedmix.data.transforms import OneHot
@@ -27,6 +29,11 @@ GAP = (
 )  # window i reads letters i..i+79, so those less than 80 apart have letters in common
 
 
+@DATA.add(
+    "shakespeare",
+    "next-character prediction by speaking role, from the hub",
+    preset=Preset("charlstm", 60, 2, 50, 0.5, 0.1, 0.1, 0.001, hidden_layer=1),
+)
 def shakespeare(
     clients: int = 60,
     *,

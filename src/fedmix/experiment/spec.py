@@ -8,6 +8,7 @@ default has one source.
 import difflib
 import hashlib
 import inspect
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -40,54 +41,24 @@ from pydantic import (
 )
 from torch import nn
 
-from fedmix import data, models
 from fedmix.core.errors import BadInput
 from fedmix.core.files import printable, read_toml
+from fedmix.core.registry import ALGORITHMS, DATA, MODELS, OBJECTIVES, SERVER_STEPS
 from fedmix.data import FederatedData
 from fedmix.data.settings import check_settings
 from fedmix.exchange import Exchange
 from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
 from fedmix.models.initialise import Initialisation
-from fedmix.objectives import (
-    FedMix,
-    GlobalMix,
-    Hidden,
-    LocalMix,
-    NaiveMix,
-    Objective,
-    Proximal,
-    Supervised,
-)
-from fedmix.server_steps import FedAdam, FedAvg, FedAvgM, FedYogi, ServerStep
+from fedmix.objectives import Hidden, Objective, Proximal
+from fedmix.server_steps import ServerStep
 from fedmix.training.engines import Engine, Sequential, Vectorised
 from fedmix.training.federation import Federation
 from fedmix.training.settings import Training
 
-DATA: dict[str, Callable[..., FederatedData]] = {
-    f.__name__: f
-    for f in (
-        data.digits,
-        data.cifar10,
-        data.cifar100,
-        data.femnist,
-        data.shakespeare,
-        data.diabetes,
-        data.own,
-    )
-}
-MODELS: dict[str, Callable[..., Any]] = {
-    f.__name__: f
-    for f in (models.digits_cnn, models.lenet, models.vgg, models.charlstm, models.mlp)
-}
-OBJECTIVES: dict[str, type[Objective]] = {
-    "fedavg": Supervised, "localmix": LocalMix, "globalmix": GlobalMix, "naivemix": NaiveMix, "fedmix": FedMix,
-}  # fmt: skip
-SERVER_STEPS: dict[str, Callable[..., ServerStep]] = {
-    "fedavg": FedAvg, "fedavgm": FedAvgM, "fedadam": FedAdam, "fedyogi": FedYogi,
-}  # fmt: skip
 SIZES = ("classes", "inputs", "outputs")  # what a model takes from its data
 LARGEST = 1 << 20  # bytes of an experiment file
+SCHEMA = 1  # of run ids; to be raised where a default changes
 LONGEST = 200  # characters of a wrong value that are shown
 
 
@@ -260,24 +231,46 @@ class Experiment(_Section):
 
     @property
     def id(self) -> str:
-        """The run's name: what it is, and a hash of every setting but on how many processes it
-        runs.
-        """
-        values = self.values()
-        del values["engine"]["processes"]
-        digest = hashlib.sha256(toml(values).encode()).hexdigest()[:10]
-        return f"{self.data.name}-{self.algorithm}-s{self.seed}-{digest}"
+        """The run's name: what it is, and a hash of the settings that differ from the defaults."""
+        return self._named(self.differing())
 
     @property
     def identity(self) -> str:
-        """All settings but the number of rounds, which may grow."""
-        return self.with_settings({"rounds": 1}).id
+        """The same without the number of rounds, which may grow, and with the schema's version."""
+        differing = self.differing()
+        differing.pop("rounds", None)
+        return f"{SCHEMA}:{self._named(differing)}"
+
+    def _named(self, settings: Mapping[str, Any]) -> str:
+        said = json.dumps([SCHEMA, settings], sort_keys=True)
+        digest = hashlib.sha256(said.encode()).hexdigest()[:10]
+        return f"{self.data.name}-{self.algorithm}-s{self.seed}-{digest}"
+
+    def differing(self) -> dict[str, Any]:
+        """By dotted path, the names of sections and the settings that differ from the defaults.
+
+        A new setting with a default changes nothing here, so runs keep their names. A default that
+        changes needs a new SCHEMA. The number of processes is left out: any gives the same run.
+        """
+        found: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            default = type(self).model_fields[name].get_default()
+            if not isinstance(value, _Section):
+                found |= {name: value} if value != default else {}
+                continue
+            for field, info in type(value).model_fields.items():
+                setting = getattr(value, field)
+                if (info.is_required() or setting != info.default) and value != default:
+                    found[f"{name}.{field}"] = setting
+        found.pop("engine.processes", None)
+        return found
 
     def build_objective(self) -> Objective:
         """The objective with its proximal term and its layer."""
         spec: dict[str, Any] = self.objective.model_dump()
         name, mu, layer = spec.pop("name"), spec.pop("mu"), spec.pop("layer")
-        objective = OBJECTIVES[name](**spec)
+        objective: Objective = OBJECTIVES[name](**spec)
         if layer:
             if not objective.needs.mixes:
                 raise BadInput(f"objective.layer={layer}, but {name} mixes nothing; leave it at 0")
@@ -308,7 +301,8 @@ class Experiment(_Section):
     def build_server(self) -> ServerStep:
         """The server step."""
         spec: dict[str, Any] = self.server.model_dump()
-        return SERVER_STEPS[spec.pop("name")](**spec)
+        step: ServerStep = SERVER_STEPS[spec.pop("name")](**spec)
+        return step
 
     def build_data(self, root: Path | None = None) -> FederatedData:
         """The data, dealt out by the seed."""
@@ -354,7 +348,8 @@ def load_data(name: str, root: Path | None, **settings: Any) -> FederatedData:
     """A data set by its name; `root` is for those that come from the hub."""
     load = DATA[name]
     at = {"root": root} if root and "root" in inspect.signature(load).parameters else {}
-    return load(**settings, **at)
+    loaded: FederatedData = load(**settings, **at)
+    return loaded
 
 
 def read_values(path: Path) -> dict[str, Any]:
@@ -408,19 +403,34 @@ def takes(values: Mapping[str, Any], path: str) -> bool:
 
 def algorithm_of(values: Mapping[str, Any]) -> str:
     """The name that the command line has for an objective and its exchange."""
-    objective = table(values, "objective")
-    base = str(objective.get("name", "run"))
-    if base == "naivemix":
-        base = {"own": "localmeans", "noise": "randommix"}.get(
-            str(table(values, "exchange").get("source")), base
-        )
-    if base == "fedmix" and objective.get("expand") == "logits":
-        base = "fedmix-logits"
+    objective, exchange = table(values, "objective"), table(values, "exchange")
+    name = str(objective.get("name", "run"))
+    known = {n: make() for n, make in ALGORITHMS.items()}
+    fitting = {
+        n: len(a.settings) + len(a.exchange or {})
+        for n, a in known.items()
+        if a.objective == name and not a.prox
+        if a.settings.items() <= objective.items() and (a.exchange or {}).items() <= exchange.items()
+    }  # fmt: skip
+    base = max(fitting, key=lambda n: fitting[n], default=name)
     if objective.get("layer"):
         base = f"hidden-{base}"
     if not objective.get("mu"):
         return base
-    return "fedprox" if base == "fedavg" else f"{base}+prox"
+    prox = [n for n, a in known.items() if a.prox and a.objective == base]
+    return prox[0] if prox else f"{base}+prox"
+
+
+def old_identity(values: Mapping[str, Any]) -> str:
+    """What identified a run before ids had a schema: a hash of all settings, as its file has them.
+
+    Args:
+        values: those of a folder's experiment.toml, in its order.
+    """
+    engine = {k: v for k, v in table(values, "engine").items() if k != "processes"}
+    digest = hashlib.sha256(toml({**values, "rounds": 1, "engine": engine}).encode())
+    name, seed = table(values, "data").get("name"), values.get("seed")
+    return f"{name}-{algorithm_of(values)}-s{seed}-{digest.hexdigest()[:10]}"
 
 
 def toml(values: Mapping[str, Any]) -> str:

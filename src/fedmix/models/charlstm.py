@@ -2,9 +2,11 @@
 
 from torch import nn
 
+from fedmix.core.registry import MODELS
 from fedmix.models.layers import LSTM, Embedding, LastStep
 
 
+@MODELS.add("charlstm")
 def charlstm(classes: int = 84, embedding: int = 8, hidden: int = 256) -> nn.Sequential:
     """Predicts the character after a window; each child of the result is one of its four layers.
 

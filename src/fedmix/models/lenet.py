@@ -4,7 +4,10 @@ then 120, 84.
 
 from torch import nn
 
+from fedmix.core.registry import MODELS
 
+
+@MODELS.add("lenet")
 def lenet(classes: int = 62, channels: int = 1) -> nn.Sequential:
     """Five layers for 28x28 images; each child of the result is one of them."""
     return nn.Sequential(

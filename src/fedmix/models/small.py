@@ -2,7 +2,10 @@
 
 from torch import nn
 
+from fedmix.core.registry import MODELS
 
+
+@MODELS.add("digits_cnn")
 def digits_cnn(classes: int = 10) -> nn.Sequential:
     """Four layers for 8x8 images; each child of the result is one of them."""
     return nn.Sequential(
@@ -13,6 +16,7 @@ def digits_cnn(classes: int = 10) -> nn.Sequential:
     )
 
 
+@MODELS.add("mlp")
 def mlp(inputs: int, outputs: int, hidden: int = 32) -> nn.Sequential:
     """Two layers with a tanh between them, for vectors."""
     return nn.Sequential(

@@ -4,9 +4,12 @@ full layers, no batch norm.
 
 from torch import nn
 
+from fedmix.core.registry import MODELS
+
 WIDTHS = (32, 64, 128, 128, 256, 256)
 
 
+@MODELS.add("vgg")
 def vgg(
     classes: int = 10, widths: tuple[int, ...] = WIDTHS, hidden: int = 512, dropout: float = 0.1
 ) -> nn.Sequential:

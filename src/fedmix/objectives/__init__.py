@@ -1,14 +1,25 @@
 """What a client minimises: one file per algorithm of the paper, composed with `+`."""
 
-from fedmix.objectives.base import Needs, Objective, Phase, batch_mean
+from fedmix.objectives.algorithm import Algorithm, algorithm, objective
+from fedmix.objectives.base import ClientState, Needs, Objective, Phase, batch_mean
+from fedmix.objectives.fedlc import FedLC
 from fedmix.objectives.fedmix import FedMix
+from fedmix.objectives.fedrs import FedRS
 from fedmix.objectives.hidden import Hidden
 from fedmix.objectives.mixup import GlobalMix, LocalMix
 from fedmix.objectives.naivemix import NaiveMix
 from fedmix.objectives.proximal import Proximal
+from fedmix.objectives.scaffold import Scaffold
 from fedmix.objectives.supervised import Supervised
 
 __all__ = [
+    "Algorithm",
+    "ClientState",
+    "FedLC",
+    "FedRS",
+    "Scaffold",
+    "algorithm",
+    "objective",
     "FedMix",
     "GlobalMix",
     "Hidden",

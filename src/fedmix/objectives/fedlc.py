@@ -8,11 +8,13 @@ from fedmix.core.errors import BadInput
 from fedmix.core.types import Batch, Params
 from fedmix.core.validation import number
 from fedmix.models.functional import Model
+from fedmix.objectives.algorithm import objective
 from fedmix.objectives.base import Needs, Objective, batch_mean
 
 ABSENT = 1e-8  # in the place of a count of 0: the class is out of the softmax in all but name
 
 
+@objective("fedlc", "logits calibrated by the client's label counts")
 @dataclass(frozen=True)
 class FedLC(Objective):
     """ℓ(z − τ·n^(−1/4), y), where n are the client's label counts: rare classes get a margin.

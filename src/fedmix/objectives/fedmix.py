@@ -12,9 +12,11 @@ from fedmix.core.errors import BadInput
 from fedmix.core.types import Batch, Params
 from fedmix.core.validation import number, one_of
 from fedmix.models.functional import Model
+from fedmix.objectives.algorithm import Algorithm, algorithm, objective
 from fedmix.objectives.base import MeansPer, Needs, Objective, batch_mean, ratio, received
 
 
+@objective("fedmix", "global mixup from means, by a Taylor expansion", exchange={})
 @dataclass(frozen=True)
 class FedMix(Objective):
     """ℓ1 + ℓ2 + ℓ3 = (1−λ)·ℓ(f(x'), y) + λ·ℓ(f(x'), ȳ) + λ·∂ℓ(f(x'), y)/∂x · x̄, at x' = (1−λ)x.
@@ -60,3 +62,10 @@ class FedMix(Objective):
         own, slope = jvp(lambda z: loss(z, batch.y), (logits,), (tangent,))[:2]
         weight = self.third * (lam if self.scale == "proposition" else lam * (1 - lam))
         return batch_mean((1 - lam) * own + lam * loss(logits, mean_y) + weight * slope, batch.mask)
+
+
+algorithm(
+    "fedmix-logits",
+    "FedMix that expands the logits, which trains wherever it was run",
+    Algorithm("fedmix", {"expand": "logits"}, {}),
+)

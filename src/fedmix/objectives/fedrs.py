@@ -9,9 +9,11 @@ from fedmix.core.errors import BadInput
 from fedmix.core.types import Batch, Params
 from fedmix.core.validation import number
 from fedmix.models.functional import Model
+from fedmix.objectives.algorithm import objective
 from fedmix.objectives.base import Needs, Objective, batch_mean
 
 
+@objective("fedrs", "a restricted softmax for classes that a client lacks")
 @dataclass(frozen=True)
 class FedRS(Objective):
     """ℓ(a·z, y), where a is 1 for classes that the client has and α for the others."""

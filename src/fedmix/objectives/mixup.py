@@ -9,6 +9,7 @@ from torch import Tensor
 from fedmix.core.errors import BadInput
 from fedmix.core.types import Batch, Params
 from fedmix.models.functional import Model
+from fedmix.objectives.algorithm import objective
 from fedmix.objectives.base import Needs, Objective, batch_mean, beta, ratio
 
 
@@ -55,6 +56,7 @@ class _RawMix(Objective):
         return mixed_loss(model, params, batch, batch.partner_x, batch.partner_y, lam)
 
 
+@objective("localmix", "mixup inside a client", alpha=1.0)
 @dataclass(frozen=True)
 class LocalMix(_RawMix):
     """Mixup of a client's samples with random samples of its own, λ fixed or drawn from Beta(α, α)
@@ -66,6 +68,7 @@ class LocalMix(_RawMix):
         return Needs(partner="local", alpha=self.alpha)
 
 
+@objective("globalmix", "mixup with everyone's raw samples, an upper bound", alpha=1.0)
 @dataclass(frozen=True)
 class GlobalMix(_RawMix):
     """Mixup with random raw samples of all clients: what FedMix approximates.

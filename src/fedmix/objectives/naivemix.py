@@ -7,10 +7,12 @@ from torch import Tensor
 from fedmix.core.types import Batch, Params
 from fedmix.core.validation import one_of
 from fedmix.models.functional import Model
+from fedmix.objectives.algorithm import Algorithm, algorithm, objective
 from fedmix.objectives.base import MeansPer, Needs, Objective, ratio, received
 from fedmix.objectives.mixup import mixed_loss
 
 
+@objective("naivemix", "mixup with means as if they were samples", exchange={})
 @dataclass(frozen=True)
 class NaiveMix(Objective):
     """(1−λ)·ℓ(f((1−λ)x + λx̄), y) + λ·ℓ(f((1−λ)x + λx̄), ȳ), one mean (x̄, ȳ) per batch or per
@@ -30,3 +32,15 @@ class NaiveMix(Objective):
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
         return mixed_loss(model, params, batch, *received(batch), self.lam)
+
+
+algorithm(
+    "randommix",
+    "NaiveMix with noise in the place of means, a control",
+    Algorithm("naivemix", exchange={"source": "noise"}),
+)
+algorithm(
+    "localmeans",
+    "NaiveMix with the client's own means, a control",
+    Algorithm("naivemix", exchange={"source": "own"}),
+)

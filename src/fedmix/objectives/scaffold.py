@@ -7,7 +7,9 @@ from torch import Tensor
 
 from fedmix.core.types import Batch, Params
 from fedmix.models.functional import Model
+from fedmix.objectives.algorithm import objective
 from fedmix.objectives.base import ClientState, Needs, Objective
+from fedmix.objectives.supervised import Supervised
 
 
 @dataclass(frozen=True)
@@ -48,3 +50,9 @@ class Scaffold(Objective):
         c, own = batch.shared, batch.kept
         slope = torch.stack([((c[n] - own[n]) * params[n]).sum() for n in model.names]).sum()
         return slope - slope.detach()
+
+
+@objective("scaffold", "plain local training with control variates, which clients keep")
+def scaffold() -> Objective:
+    """SCAFFOLD with the objective of FedAvg."""
+    return Supervised() + Scaffold()

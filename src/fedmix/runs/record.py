@@ -23,9 +23,10 @@ import torch
 from fedmix.cli.commands import ctrl_c
 from fedmix.core.errors import BadInput, Interrupted, described
 from fedmix.core.files import read_toml
+from fedmix.core.registry import OBJECTIVES
 from fedmix.core.validation import flag, instance, is_number, shown, whole
 from fedmix.data.federated import digest
-from fedmix.experiment.spec import LARGEST, OBJECTIVES, algorithm_of
+from fedmix.experiment.spec import LARGEST, algorithm_of
 from fedmix.objectives import Hidden, Objective, Proximal
 from fedmix.objectives.base import Sum
 from fedmix.runs.progress import Progress

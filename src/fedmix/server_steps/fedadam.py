@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedmix.core.registry import SERVER_STEPS
 from fedmix.core.types import Params
 from fedmix.server_steps.base import ServerStep, positive, share
 
 
+@SERVER_STEPS.add("fedadam", "Adam on the server")
 @dataclass(frozen=True)
 class FedAdam(ServerStep):
     """m ← β1·m + (1−β1)·Δ,  v ← β2·v + (1−β2)·Δ²,  w ← w + lr·m / (√v + τ), from v = τ²."""

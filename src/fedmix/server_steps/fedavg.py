@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from fedmix.core.registry import SERVER_STEPS
 from fedmix.core.types import Params
 from fedmix.server_steps.base import ServerStep
 
 
+@SERVER_STEPS.add("fedavg", "the clients' average takes the place of the weights")
 @dataclass(frozen=True)
 class FedAvg(ServerStep):
     """w ← Σ p_k w_k."""

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import torch
 
+from fedmix.core.registry import SERVER_STEPS
 from fedmix.core.types import Params
 from fedmix.server_steps.base import ServerStep, positive, share
 
 
+@SERVER_STEPS.add("fedavgm", "momentum on the server")
 @dataclass(frozen=True)
 class FedAvgM(ServerStep):
     """v ← momentum·v + (Σ p_k w_k − w),  w ← w + lr·v."""

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedmix.core.registry import SERVER_STEPS
 from fedmix.server_steps.fedadam import FedAdam
 
 
+@SERVER_STEPS.add("fedyogi", "Yogi on the server")
 @dataclass(frozen=True)
 class FedYogi(FedAdam):
     """As FedAdam, with v ← v − (1−β2)·Δ²·sign(v − Δ²)."""

@@ -1,9 +1,10 @@
 """Accuracy against ε: FedMix with clipped and noised means, by M_k, by the server's m, and by
 noise.
 
-    python benchmarks/privacy.py digits --json benchmarks/results/DATE-privacy/digits.json
-    python benchmarks/privacy.py cifar10 --device cuda --data FOLDER --seeds 1 --json benchmarks/results/DATE-privacy/cifar10.json
-    python benchmarks/privacy.py show benchmarks/results/DATE-privacy/digits.json --plot docs/images/privacy.svg
+    OUT=benchmarks/results/DATE-privacy
+    python benchmarks/privacy.py digits --json $OUT/digits.json
+    python benchmarks/privacy.py cifar10 --device cuda --data DIR --seeds 1 --json $OUT/cifar10.json
+    python benchmarks/privacy.py show $OUT/digits.json --plot docs/images/privacy.svg
 
 What the JSON file holds is not run again, and runs are kept in --out: stop it at any time, or after
 --minutes, and go on later; what says most comes first. With `--groups 5` and so on, several
@@ -256,7 +257,7 @@ def table(said: dict[str, Any]) -> str:
 
 
 def draw(said: dict[str, Any], path: Path) -> None:
-    """Accuracy against ε, a panel for each M_k, all of it against random means with the same seeds."""
+    """Draw accuracy against ε, a panel for each M_k, relative to random means of the same seeds."""
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = "fedmix"

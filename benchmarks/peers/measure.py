@@ -68,10 +68,12 @@ class Job:
         record = {
             "workload": work.name, "algorithm": self.algorithm, "variant": variant,
             "ms_per_step": statistics.median(per_step), "low": min(per_step), "high": max(per_step),
-            "device": self.device, "clients": work.per_round, "batch": work.batch, "steps": work.steps,
-            "repeats": work.rounds, "threads": self.threads, "workers": self.workers,
-            "startup_s": self.startup, "warmup_s": sum(rounds[: work.warmup]), "parameters": sum(w.size for w in weights),
-            "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+            "device": self.device, "clients": work.per_round, "batch": work.batch,
+            "steps": work.steps, "repeats": work.rounds, "threads": self.threads,
+            "workers": self.workers, "startup_s": self.startup,
+            "warmup_s": sum(rounds[: work.warmup]), "parameters": sum(w.size for w in weights),
+            "versions": {"python": platform.python_version()}
+            | {name: version(name) for name in packages},
         }  # fmt: skip
         self.out.write_text(json.dumps(record, indent=1) + "\n")
         np.savez(self.out.with_suffix(".npz"), *self.first, *weights)

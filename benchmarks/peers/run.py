@@ -93,12 +93,15 @@ def run(python: str, tool: str, workers: int, threads: int, out: Path, rest: lis
     environment = {
         # threads that spin while they wait slow a machine down that has anything else to do
         "OMP_WAIT_POLICY": "PASSIVE",
-        "RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
     } | os.environ | {
         "OMP_NUM_THREADS": str(threads),
         # each run compiles anew, so that its warm-up says what that takes
         "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])
+        ),
         "PEERS_STARTED": str(time.time()),
     }  # fmt: skip
     with out.with_suffix(".log").open("w") as log:
@@ -205,9 +208,11 @@ def table(result: Record) -> str:
         name = r["variant"]
         program = f"{name} {r['versions'][versions[name]]}" if name in versions else name
         cells = [
-            r["workload"], r["algorithm"], program, f"{r['workers']} x {r['threads']}", f"{r['ms_per_step']:.1f}",
-            f"{r['low']:.1f}-{r['high']:.1f}", f"{r['speedup']:.2f}" if "speedup" in r else "",
-            f"{r['startup_s']:.0f} + {r['warmup_s']:.0f}", f"{r['loss_before']:.2f} → {r['loss']:.2f}",
+            r["workload"], r["algorithm"], program, f"{r['workers']} x {r['threads']}",
+            f"{r['ms_per_step']:.1f}", f"{r['low']:.1f}-{r['high']:.1f}",
+            f"{r['speedup']:.2f}" if "speedup" in r else "",
+            f"{r['startup_s']:.0f} + {r['warmup_s']:.0f}",
+            f"{r['loss_before']:.2f} → {r['loss']:.2f}",
             f"{r['distance']:.1e}" if "distance" in r else "",
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |\n")
@@ -215,7 +220,10 @@ def table(result: Record) -> str:
     where = f"{machine['cores']} cores of {machine['cpu']}" + (
         f", {machine['gpu']}" if "gpu" in machine else ""
     )
-    return f"{head}{''.join(lines)}\n{where}, {day}, commit {result['commit']}, `{result['command']}`.\n"
+    return (
+        f"{head}{''.join(lines)}\n{where}, {day}, commit {result['commit']}, "
+        f"`{result['command']}`.\n"
+    )
 
 
 def some_of(*known: str) -> Callable[[str], list[str]]:

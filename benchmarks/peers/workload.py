@@ -113,14 +113,16 @@ WORKLOADS = {
     work.name: work
     for work in (
         Workload(
-            "lenet", clients=50, per_round=10, epochs=2, shape=(1, 28, 28), classes=62, warmup=2, rounds=8,
+            "lenet", clients=50, per_round=10, epochs=2, shape=(1, 28, 28), classes=62, warmup=2,
+            rounds=8,
             kernels=((6, 1, 5, 5), (16, 6, 5, 5), (120, 400), (84, 120), (62, 84)),
         ),
         Workload(
-            "vgg", clients=60, per_round=15, epochs=1, shape=(3, 32, 32), classes=10, warmup=1, rounds=2,
+            "vgg", clients=60, per_round=15, epochs=1, shape=(3, 32, 32), classes=10, warmup=1,
+            rounds=2,
             kernels=(
-                (32, 3, 3, 3), (64, 32, 3, 3), (128, 64, 3, 3), (128, 128, 3, 3), (256, 128, 3, 3), (256, 256, 3, 3),
-                (512, 4096), (512, 512), (10, 512),
+                (32, 3, 3, 3), (64, 32, 3, 3), (128, 64, 3, 3), (128, 128, 3, 3), (256, 128, 3, 3),
+                (256, 256, 3, 3), (512, 4096), (512, 512), (10, 512),
             ),
         ),
     )

@@ -72,8 +72,8 @@ _MODULES = {
 }  # fmt: skip
 
 __all__ = [
-    "BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "Exchange", "Experiment", "FedMix", "Federation",
-    "FedmixError", "FedmixWarning", "GlobalMix", "Hidden",
+    "BadInput", "ClientFailure", "Collapsed", "DataError", "Diverged", "Exchange", "Experiment",
+    "FedMix", "Federation", "FedmixError", "FedmixWarning", "GlobalMix", "Hidden",
     "LocalMix", "NaiveMix", "Objective", "Proximal", "Round", "Run", "Supervised", "Training",
     "data", "exchange", "losses", "models", "presets", "record", "report",
 ]  # fmt: skip

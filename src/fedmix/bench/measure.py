@@ -177,7 +177,8 @@ class Trial:
             warmup_s=self.warmup,
             threads=self.threads if self.device.type == "cpu" else None,
             workers=self.clock.engine.count if isinstance(self.clock.engine, Processes) else None,
-            peak_mib=(self.held + max(t.memory for t in self.rounds)) / 2**20 if self.device.type == "cuda" else None,
+            peak_mib=(self.held + max(t.memory for t in self.rounds)) / 2**20
+            if self.device.type == "cuda" else None,
             round_ms=1000 * statistics.median(t.whole for t in self.rounds) if engine else None,
             outside=outside if engine else None,
             padding=self.clock.padding if engine else None,
@@ -213,7 +214,7 @@ def thread_counts(available: int) -> list[int]:
 
 
 class Bench:
-    """Measures groups of variants and keeps what it has, so that a run that is stopped can show it."""
+    """Measures groups of variants and keeps the results, so that a stopped run can show them."""
 
     def __init__(
         self, size: Size, device: str, repeats: int, listen: Listener = lambda _: None

@@ -48,7 +48,7 @@ WORDS = ("workload", "algorithm", "variant", "device", "precision")
 
 
 def with_speedups(records: Sequence[Record]) -> list[Record]:
-    """Records of one file, each with how many times faster than the plain loop of that file it is."""
+    """Add to each record of one file its speed-up over that file's plain loop."""
     plain = {
         (r.workload, r.algorithm, r.device): r.ms_per_step for r in records if r.variant == "plain"
     }

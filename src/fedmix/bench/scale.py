@@ -177,7 +177,10 @@ def sweep(
                 break
             yield replace(done, axis=axis, value=value)
             if done.setup_s + done.repeats * done.seconds > limit and value != values[-1][0]:
-                yield f"{algorithm}, {TITLES[axis]}: ended at {value:,}, which took over {limit:g} s (--limit)"
+                yield (
+                    f"{algorithm}, {TITLES[axis]}: ended at {value:,}, "
+                    f"which took over {limit:g} s (--limit)"
+                )
                 break
 
 

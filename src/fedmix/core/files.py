@@ -113,7 +113,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def printable(value: object) -> str:
-    """A value as text that cannot steer a terminal: control characters become a replacement sign."""
+    """Turn a value into text that is safe to print: control characters are replaced by U+FFFD."""
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 

@@ -40,7 +40,8 @@ def streams(seed: int, purpose: str, *where: int | Array) -> Iterator[np.random.
     time.
 
     >>> several = streams(0, "batches", 3, np.array([7, 8]))
-    >>> [int(g.integers(100)) for g in several] == [int(stream(0, "batches", 3, k).integers(100)) for k in (7, 8)]
+    >>> single = [stream(0, "batches", 3, k) for k in (7, 8)]
+    >>> [int(g.integers(100)) for g in several] == [int(g.integers(100)) for g in single]
     True
     """
     seed = int(seed)  # numpy's integers have no bit_length everywhere

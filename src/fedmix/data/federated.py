@@ -142,7 +142,8 @@ class FederatedData:
     def __post_init__(self) -> None:
         self._check_settings()
         for field_, what in (
-            ("x", "training inputs"), ("y", "training labels"), ("test_x", "test inputs"), ("test_y", "test labels")
+            ("x", "training inputs"), ("y", "training labels"),
+            ("test_x", "test inputs"), ("test_y", "test labels"),
         ):  # fmt: skip
             object.__setattr__(
                 self, field_, as_array(getattr(self, field_), f"{self.name}: {what}")

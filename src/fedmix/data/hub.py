@@ -23,7 +23,7 @@ def parquet(
     root: str | Path | None = None,
     cache: str | Path | None = None,
 ) -> list[Path]:
-    """The files <repo>/<config>/<split>/*.parquet, under `root` or $FEDMIX_DATA if either is set."""
+    """List <repo>/<config>/<split>/*.parquet, under `root` or $FEDMIX_DATA if either is set."""
     named = root or os.environ.get("FEDMIX_DATA")
     if not named:
         return _download(

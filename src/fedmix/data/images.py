@@ -19,7 +19,7 @@ Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def normaliser(normalise: str, moments: Moments, pad: int = 0, invert: bool = False) -> Images:
-    """The transform that `normalise` names: "standard" by mean and deviation, "unit" leaves [0, 1]."""
+    """Make the transform: "standard" normalises by mean and deviation, "unit" keeps [0, 1]."""
     if normalise not in ("standard", "unit"):
         raise BadInput(f"no normalisation {normalise!r}; use 'standard' or 'unit'")
     mean, std = (
@@ -66,7 +66,7 @@ def save_images(
     label: str,
     classes: int,
 ) -> None:
-    """Decode images and labels into <prefix>x.npy and <prefix>y.npy, one batch in memory at a time."""
+    """Decode images and labels, batch by batch, into <prefix>x.npy and <prefix>y.npy."""
     rows = count(files)
     with (
         npy(folder / f"{prefix}x.npy", "u1", (rows, *shape)) as x,

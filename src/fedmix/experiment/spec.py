@@ -78,7 +78,8 @@ MODELS: dict[str, Callable[..., Any]] = {
     for f in (models.digits_cnn, models.lenet, models.vgg, models.charlstm, models.mlp)
 }
 OBJECTIVES: dict[str, type[Objective]] = {
-    "fedavg": Supervised, "localmix": LocalMix, "globalmix": GlobalMix, "naivemix": NaiveMix, "fedmix": FedMix,
+    "fedavg": Supervised, "localmix": LocalMix, "globalmix": GlobalMix, "naivemix": NaiveMix,
+    "fedmix": FedMix,
 }  # fmt: skip
 SIZES = ("classes", "inputs", "outputs")  # what a model takes from its data
 LARGEST = 1 << 20  # bytes of an experiment file

@@ -22,8 +22,10 @@ from fedmix.kernels.sizes import BLOCK, MANY, SUMMED, bias_parts, copied
 @triton.jit
 def _conv(
     x_ptr, w_ptr, b_ptr, y_ptr, SHIFTED: tl.constexpr,
-    M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
-    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
+    M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
+    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, TURNED: tl.constexpr,
+    PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """y[m, o] = Σ_{tap, c} x[pixel m shifted by tap, c] · w[o, tap, c], + b[o] for m < SHIFTED, of
@@ -151,7 +153,8 @@ def _sums(g_ptr, out_ptr, M, O, SUMMED, BM: tl.constexpr, BO: tl.constexpr):
 @triton.jit
 def _conv_weight_as_is(
     g_ptr, x_ptr, out_ptr, PARTS: tl.constexpr,
-    M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
+    M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BJ: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
@@ -201,7 +204,8 @@ def _conv_weight_as_is(
 @triton.jit
 def _conv_weight(
     g_ptr, x_ptr, out_ptr, PARTS: tl.constexpr,
-    B: tl.constexpr, H: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
+    B: tl.constexpr, H: tl.constexpr, C: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip

@@ -68,9 +68,11 @@ def _whole(first, second, third, fourth):
 
 @triton.jit(do_not_specialize=["start"])
 def _forward(
-    p_ptr, w_ptr, h_ptr, acts_ptr, c_ptr, count_ptr, start, FIRST: tl.constexpr, LAST: tl.constexpr,
-    J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
-    BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
+    p_ptr, w_ptr, h_ptr, acts_ptr, c_ptr, count_ptr, start,
+    FIRST: tl.constexpr, LAST: tl.constexpr,
+    J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr,
+    PRECISION: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr,
+    CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
     """Time steps FIRST to LAST.
 
@@ -164,9 +166,11 @@ def _forward(
 
 @triton.jit(do_not_specialize=["start"])
 def _backward(
-    gh_ptr, acts_ptr, c_ptr, w_ptr, a_ptr, carry_ptr, sums_ptr, count_ptr, start, FIRST: tl.constexpr, LAST: tl.constexpr,
-    J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
-    BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
+    gh_ptr, acts_ptr, c_ptr, w_ptr, a_ptr, carry_ptr, sums_ptr, count_ptr, start,
+    FIRST: tl.constexpr, LAST: tl.constexpr,
+    J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr,
+    PRECISION: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr,
+    CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
     """Gradients (ending in _) of the four gates before their functions, from those of h, of steps
     FIRST to LAST from the end.

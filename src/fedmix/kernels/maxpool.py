@@ -143,7 +143,7 @@ class _Pick(_ByClient):
 
 
 class _Put(_ByClient):
-    """The transpose of `_Pick`: each value to its place in its window of (H, W), zeros elsewhere."""
+    """The transpose of `_Pick`: puts each value at its place in its window, zeros elsewhere."""
 
     @staticmethod
     def forward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:

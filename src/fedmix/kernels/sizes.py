@@ -1,4 +1,4 @@
-"""How work is cut for a GPU, as numbers that both the operators' shapes and their kernels follow."""
+"""Block sizes for a GPU, shared by the operators' output shapes and their kernels."""
 
 MANY = 64  # channels from which transposed copies pay in the gradient of the filters
 BLOCK, SUMMED = (

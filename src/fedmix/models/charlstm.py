@@ -1,4 +1,4 @@
-"""The paper's Shakespeare model (appendix B): an embedding, two LSTM layers of 256, one full layer."""
+"""The paper's Shakespeare model (appendix B): embedding, two LSTM layers of 256, one linear."""
 
 from torch import nn
 

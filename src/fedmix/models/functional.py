@@ -77,7 +77,8 @@ class Model:
         # of every parameter: tied ones have several, and a layer that is there twice is one place
         self._places = [
             (f"{name}.{own}".lstrip("."), first[id(p)])
-            for name, part in training.named_modules() for own, p in part._parameters.items() if p is not None
+            for name, part in training.named_modules()
+            for own, p in part._parameters.items() if p is not None
         ]  # fmt: skip
         self._along = Along(training)
         self._cuts: dict[tuple[int | None, int | None], Model] = {}

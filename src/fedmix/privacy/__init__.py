@@ -1,1 +1,1 @@
-"""What leaves a client, against what it protects: accounting of (ε, δ), and an audit that attacks."""
+"""Privacy of what clients send: (ε, δ) accounting, and an audit by attacks."""

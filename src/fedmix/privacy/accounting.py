@@ -98,7 +98,10 @@ def guarantee(
     check_promise(delta, neighbours, level)
     reason = why_none(how, neighbours, level)
     if not reason and neighbours == "add-remove" and group <= how.cutoff:
-        reason = f"without one of its samples a client of {group} would send nothing (exchange.cutoff), which everyone sees"
+        reason = (
+            f"without one of its samples a client of {group} would send nothing "
+            "(exchange.cutoff), which everyone sees"
+        )
     if reason:
         return Guarantee(math.inf, delta, math.inf, level, neighbours, releases, reason)
     moved = _moved(how, group, level, nonnegative)
@@ -178,15 +181,30 @@ def why_none(how: Exchange, neighbours: Neighbours = "replace", level: Level = "
     if how.label_noise == 0:
         return "labels carry no noise (exchange.label_noise)"
     if how.clip is None:
-        return "samples are not clipped (exchange.clip), so that one of them can move a mean by any amount"
+        return (
+            "samples are not clipped (exchange.clip), so that one of them can move a mean by "
+            "any amount"
+        )
     if how.split == "class" and how.m != "all":
-        return "groups are made by label (exchange.split), so that one label decides which samples are averaged"
+        return (
+            "groups are made by label (exchange.split), so that one label decides which samples "
+            "are averaged"
+        )
     if level == "client" and how.m != "all":
-        return "a client releases several means, and a guarantee for a whole client is given for exchange.m='all' only"
+        return (
+            "a client releases several means, and a guarantee for a whole client is given for "
+            "exchange.m='all' only"
+        )
     if level == "client" and neighbours != "replace":
-        return "the number of means tells how many clients sent one, so that a client can be replaced but not left out unseen"
+        return (
+            "the number of means tells how many clients sent one, so that a client can be "
+            "replaced but not left out unseen"
+        )
     if neighbours == "add-remove" and how.m != "all":
-        return "one sample more can change how many means there are, and which samples are averaged together"
+        return (
+            "one sample more can change how many means there are, and which samples are "
+            "averaged together"
+        )
     return ""
 
 
@@ -202,7 +220,7 @@ def _moved(how: Exchange, group: int, level: Level, nonnegative: bool) -> list[f
 def check_promise(
     delta: float, neighbours: Neighbours = "replace", level: Level = "sample"
 ) -> None:
-    """Refuse a δ and words that are none: another word would be taken for one that promises more."""
+    """Raise BadInput for a δ outside (0, 1) or an unknown `level` or `neighbours`."""
     if not 0 < number("delta", delta) < 1:
         raise BadInput(
             f"delta={delta} must lie between 0 and 1, and be well below 1 over the number of "

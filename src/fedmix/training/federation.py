@@ -267,10 +267,11 @@ class Federation(Rounds):
     of one thread each, on a CPU.
 
     >>> from fedmix import FedMix, Training, data, models
-    >>> federation = Federation(models.mlp(64, 10), data.digits(), FedMix(lam=0.1), Training(clients_per_round=5))
+    >>> training = Training(clients_per_round=5)
+    >>> federation = Federation(models.mlp(64, 10), data.digits(), FedMix(lam=0.1), training)
     Traceback (most recent call last):
     fedmix.core.errors.BadInput: the model does not take inputs of shape (2, 1, 8, 8): ...
-    >>> federation = Federation(models.digits_cnn(), data.digits(), FedMix(lam=0.1), Training(clients_per_round=5))
+    >>> federation = Federation(models.digits_cnn(), data.digits(), FedMix(lam=0.1), training)
     >>> [r.round for r in federation.run(2)]
     [1, 2]
     """
@@ -320,8 +321,8 @@ class Federation(Rounds):
         self._holder = np.full(len(data.x), -1)  # the last client that had each sample
         self._note_holders()
         self.runs_on = {
-            "name": engine, "device": str(device), "chunk": chunk, "compile": compile, "precision": precision,
-            "processes": processes,
+            "name": engine, "device": str(device), "chunk": chunk, "compile": compile,
+            "precision": precision, "processes": processes,
         }  # fmt: skip
         self.resident = Resident.on(self.device, data)
         build: Callable[[], Engine]
@@ -368,7 +369,8 @@ class Federation(Rounds):
         plans = draw_plans(
             self.seed, self.round, clients, samples, self.training, self.needs,
             entries=[self.exchange.entries_for(k) for k in clients] if self.exchange else None,
-            everyone=len(self.data.clients.flat), pad=self.data.transform.pad, width=int(self.data.clients.sizes.max()),
+            everyone=len(self.data.clients.flat), pad=self.data.transform.pad,
+            width=int(self.data.clients.sizes.max()),
         )  # fmt: skip
         work = Work(
             self.round + 1, chosen, plans, self.params, self.training.rate(self.round), pool

@@ -1,4 +1,4 @@
-"""What the figures mean, in plain words: what leaked, how sure that is, and what setting stops it."""
+"""Findings in plain words: what leaked, how certain that is, and which setting prevents it."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -145,7 +145,10 @@ def _neighbours(cells: Sequence[Cell], grid: Grid) -> Finding:
 def _pictures(cells: Sequence[Cell]) -> Finding:
     def told(cell: Cell) -> str:
         r = cell.reconstruction
-        nearer = f"a blind guess is {round(r.blind.psnr - r.unseen.psnr, 1) + 0:+.1f} dB nearer than the class's mean"
+        nearer = (
+            f"a blind guess is {round(r.blind.psnr - r.unseen.psnr, 1) + 0:+.1f} dB nearer "
+            "than the class's mean"
+        )
         return f"{r.identified:.0%} of the samples named (by chance {r.chance:.0%}), and {nearer}"
 
     return Finding(
@@ -175,7 +178,10 @@ def _labels(cells: Sequence[Cell]) -> Finding:
             f"and the counts from the label mean alone in {inferred:.0%} of the means."
         )
     else:
-        leaked = f"Nowhere all; at most {max(cell.labels.known for cell in cells):.0%} of the means were read rightly."
+        leaked = (
+            f"Nowhere all; at most {max(cell.labels.known for cell in cells):.0%} of the "
+            "means were read rightly."
+        )
     return Finding(
         "How many samples of each class are in a mean?",
         leaked,

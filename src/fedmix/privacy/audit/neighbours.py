@@ -89,7 +89,9 @@ def _scores(
         many = Means(*(part.expand(count, *part.shape[1:]) for part in world))
         found.append(sum(
             _log_ratio(seen, a, b, max(sigma, EXACT))
-            for seen, a, b, sigma in zip(noised(many, [count], how, iter([rng])), inside, outside, how.noises, strict=True)
+            for seen, a, b, sigma in zip(
+                noised(many, [count], how, iter([rng])), inside, outside, how.noises, strict=True
+            )
         ))  # fmt: skip
     return np.concatenate(found)
 

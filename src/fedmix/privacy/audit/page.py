@@ -1,4 +1,4 @@
-"""The audit as one HTML file with pictures, which asks nothing of the network and needs no script."""
+"""The audit as one self-contained HTML file with pictures and without scripts."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -102,7 +102,7 @@ def by_classes(
 
 
 def _deal(sizes: Array, clients: int, per_client: int, rng: np.random.Generator) -> Array:
-    """Deal the same number of shards of each class (within one): (clients, classes), boolean."""
+    """Deal the same number of shards of each class (within one): (clients, classes), bool."""
     shards, more = divmod(clients * per_client, len(sizes))
     remaining = np.full(len(sizes), shards)
     remaining[rng.choice(len(sizes), more, replace=False)] += 1
@@ -129,7 +129,7 @@ def _deal(sizes: Array, clients: int, per_client: int, rng: np.random.Generator)
 
 
 def _draw(sizes: Array, clients: int, per_client: int, rng: np.random.Generator) -> Array:
-    """Let clients draw their classes until every class has a client: (clients, classes), boolean."""
+    """Let each client draw its classes until every class has a client: (clients, classes), bool."""
     holds = np.zeros((clients, len(sizes)), bool)
     for _ in range(TRIES):
         holds[:] = False

@@ -35,7 +35,7 @@ class Transform(Protocol):
         """Model inputs from samples in units."""
 
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
-        """Random samples in units, independent of anyone's data; `shape` starts with their number."""
+        """Random samples in units that say nothing about any data; `shape` includes the number."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A module as a pure function of its parameters: what objectives and engines call."""
+"""Modules as pure functions of their parameters, for objectives and engines."""
 
 import copy
 from collections import OrderedDict
@@ -36,14 +36,20 @@ DROPOUTS = [kind.forward for kind in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn
 
 
 class Model:
-    """`model(params, x, key)` runs the module with these parameters; with `key=None` as in
-    evaluation (no dropout).
+    """A module as a pure function: `model(params, x, key)`; with `key=None` as in evaluation.
 
-    The module itself is copied and never changed. In the copy, dropout layers are replaced by ones
-    whose masks are hashed from `key`, so that a step gives the same result alone, vectorised and on
-    any device (one that is called twice drops the same twice); convolutions, full layers and
-    max-pools are replaced by faster ones that compute the same. An `nn.Sequential` can be cut at a
-    layer: `head(k)` is its first k children, `tail(k)` the rest.
+    The module is copied and never changed. In the copy, dropout layers are replaced by ones whose
+    masks are hashed from `key`, so that a step gives the same result alone, vectorised and on any
+    device (a layer that is called twice drops the same elements twice). Convolutions, linear layers
+    and max-pools are replaced by faster ones that compute the same. An `nn.Sequential` can be cut
+    at a layer: `head(k)` is its first k children, `tail(k)` the rest.
+
+    Args:
+        module: The module; an instance, not a class.
+        loss: The loss that objectives minimise.
+
+    Raises:
+        BadInput: The module has a layer that cannot be trained here, such as batch normalisation.
 
     >>> model = Model(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     >>> model(model.init(), torch.zeros(5, 3)).shape
@@ -62,7 +68,7 @@ class Model:
                 raise BadInput(
                     f"this model cannot be trained here: {where}({type(part).__name__}) {reason}"
                 )
-        # Evaluation has one set of weights, for which PyTorch's own layers are the fast ones.
+        # evaluation has one set of weights, for which PyTorch's own layers are faster
         self._setup(_prepared(copy.deepcopy(module)).train(), copy.deepcopy(module).eval(), loss)
 
     def _setup(self, training: nn.Module, evaluating: nn.Module, loss: Loss) -> None:
@@ -74,7 +80,7 @@ class Model:
         ]
         self._buffers = {name: b for name, b in training.named_buffers() if name not in self._keys}
         first = {id(p): name for name, p in training.named_parameters()}
-        # of every parameter: tied ones have several, and a layer that is there twice is one place
+        # Places of every parameter: tied parameters have several; a layer used twice is one place.
         self._places = [
             (f"{name}.{own}".lstrip("."), first[id(p)])
             for name, part in training.named_modules()
@@ -86,19 +92,24 @@ class Model:
         self.trained = tuple(name for name, p in training.named_parameters() if p.requires_grad)
 
     def init(self) -> Params:
-        """A fresh copy of the parameters the module came with."""
+        """Copy the parameters that the module came with."""
         return {name: p.detach().clone() for name, p in self.module.named_parameters()}
 
     def to(self, where: torch.device | torch.dtype) -> "Model":
-        """The same function, with what it holds beside the parameters on another device, or of
-        another type.
-        """
+        """Copy the model, with its buffers, to another device or another floating-point type."""
         moved = copy.copy(self)
         training, evaluating = (copy.deepcopy(m).to(where) for m in (self.module, self._evaluating))
         moved._setup(training, evaluating, self.loss)
         return moved
 
     def __call__(self, params: Params, x: Tensor, key: Tensor | None = None) -> Tensor:
+        """Return the outputs for a batch.
+
+        Args:
+            params: The parameters, by name.
+            x: Inputs of the module.
+            key: Dropout key of the step, an integer tensor; None to evaluate, without dropout.
+        """
         if key is None:
             return _call(self._evaluating, self._own(params), x)  # type: ignore[no-any-return]
         return _call(self.module, self._own(params) | dict.fromkeys(self._keys, key), x)  # type: ignore[no-any-return]
@@ -109,8 +120,9 @@ class Model:
     def along(
         self, params: Params, x: Tensor, direction: Tensor, key: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """`model(params, x, key)` and its derivative ∂f/∂x · direction, one for each sample or one
-        for all.
+        """Return `model(params, x, key)` and its derivative ∂f/∂x · direction.
+
+        `direction` has one entry for each sample, or one for all.
         """
         own = self._own(params) | dict.fromkeys(self._keys, key)
         value, derivative = _call(
@@ -119,11 +131,17 @@ class Model:
         return value, derivative
 
     def head(self, layer: int) -> "Model":
-        """The model up to layer `layer` (its first `layer` children)."""
+        """The model up to layer `layer`: its first `layer` children.
+
+        Raises BadInput if the module is no `nn.Sequential` or has no such layer.
+        """
         return self._cut(None, self._layer(layer))
 
     def tail(self, layer: int) -> "Model":
-        """The model from layer `layer` on; `tail(0)` is the whole."""
+        """The model from layer `layer` on; `tail(0)` is the whole.
+
+        Raises BadInput if the module is no `nn.Sequential` or has no such layer.
+        """
         return self._cut(self._layer(layer), None) if layer else self
 
     def _layer(self, layer: int) -> int:
@@ -157,9 +175,10 @@ class Model:
 
 
 def _children(module: nn.Module, part: slice) -> nn.Sequential:
-    # Not named_children(), which leaves out an object that it has met before, such as one ReLU in
-    # two places.
-    return nn.Sequential(OrderedDict(list(module._modules.items())[part])).train(module.training)  # type: ignore[arg-type]
+    # named_children() would skip an object that is there twice, such as one ReLU in two places
+    return nn.Sequential(
+        OrderedDict(list(module._modules.items())[part])  # type: ignore[arg-type]
+    ).train(module.training)
 
 
 def _forward(module: nn.Module) -> Any:
@@ -168,12 +187,12 @@ def _forward(module: nn.Module) -> Any:
 
 
 def _call(module: nn.Module, tensors: dict[str, Tensor], *args: Tensor) -> Any:
-    # With tie_weights a layer that is there twice would get the same tensor twice, and keep it.
+    # with tie_weights, a layer that is there twice would get the same tensor twice, and keep it
     return functional_call(module, tensors, args, tie_weights=False)
 
 
 def _objections(part: nn.Module) -> Iterator[str]:
-    """Why a layer cannot be trained here."""
+    """Yield the reasons why a layer cannot be trained here."""
     yield from (reason for kind, reason in _REFUSED if isinstance(part, kind))
     names = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
     if any(
@@ -183,9 +202,7 @@ def _objections(part: nn.Module) -> Iterator[str]:
 
 
 def _prepared(module: nn.Module) -> nn.Module:
-    """Its layers replaced in place by those of this package, in every place, also those that share
-    one object.
-    """
+    """Replace layers by those of this package, in place; layers that share an object too."""
     site = 0
     for parent in list(module.modules()):
         for name, child in list(parent._modules.items()):
@@ -193,9 +210,10 @@ def _prepared(module: nn.Module) -> nn.Module:
                 keyed = KeyedDropout(
                     child.p, site, whole_channels=not isinstance(child, nn.Dropout)
                 )
+                # its hooks
                 vars(keyed).update(
                     {n: v for n, v in vars(child).items() if n.startswith("_forward_")}
-                )  # its hooks
+                )
                 setattr(parent, name, keyed)
                 site += 1
             for ours in (Conv2d, GroupNorm, LayerNorm, Linear, MaxPool2d):
@@ -205,8 +223,15 @@ def _prepared(module: nn.Module) -> nn.Module:
 
 
 def model_for(data: FederatedData, module: nn.Module, loss: Loss | None = None) -> Model:
-    """The module as a model of such samples, with the loss that goes with them unless one is given;
-    refused if it cannot be.
+    """Make the model of a module for this data, and check that the two fit.
+
+    Args:
+        data: The data to train on.
+        module: The module.
+        loss: The loss; None: cross-entropy for classes, squared error for regression.
+
+    Raises:
+        BadInput: The module cannot be trained on this data; the message says why.
     """
     model = Model(module, loss or (cross_entropy if data.classes is not None else squared_error))
     _check_transform(data)
@@ -216,7 +241,7 @@ def model_for(data: FederatedData, module: nn.Module, loss: Loss | None = None) 
 
 
 def _check_transform(data: FederatedData) -> None:
-    """Refuse a transform that draws numbers, or that looks at other samples of a batch."""
+    """Raise BadInput for a transform that draws numbers or uses other samples of the batch."""
     ends, rows = data.x[[0, -1]], data.x[[0, 0]]
     once, again, twice = (data.inputs(raw)[:1] for raw in (ends, ends, rows))
     kind = type(data.transform).__name__
@@ -228,14 +253,15 @@ def _check_transform(data: FederatedData) -> None:
     if not torch.allclose(once, twice, 1e-3, 1e-5):
         raise BadInput(
             f"{data.name}: what {kind} makes of a sample depends on the other samples of its "
-            "batch, such as on their mean, "
-            "and batches hold padding; let it treat each sample by itself"
+            "batch, such as on their mean, and batches hold padding; let it treat each sample by "
+            "itself"
         )
 
 
 def _check_copy(model: Model, module: nn.Module, x: Tensor) -> None:
-    """Refuse a module of which a copy does not follow its own weights: a function in it holds on to
-    the original.
+    """Raise BadInput if a copy of the module does not use its own weights.
+
+    That happens if a function in it refers to the original.
     """
     normal, modes = trial(), [(part, part.training) for part in module.modules()]
     params = {name: p + 0.1 * normal(p.shape).to(p) for name, p in module.named_parameters()}
@@ -249,21 +275,17 @@ def _check_copy(model: Model, module: nn.Module, x: Tensor) -> None:
     if not torch.allclose(original, copied, 1e-3, 1e-5):
         raise BadInput(
             "the model cannot be copied: a function in it, such as a replaced forward or a lambda, "
-            "calls the original and "
-            "not the copy; write it as a method of its class"
+            "calls the original and not the copy; write it as a method of its class"
         )
 
 
 def _check_fits(model: Model, data: FederatedData) -> None:
-    """Refuse a model that cannot be trained on such samples: wrong shapes, or randomness that no
-    plan drew.
+    """Raise BadInput for a model with wrong shapes, or with random numbers of its own.
 
     It is tried on the CPU, since a GPU would compile kernels for this.
     """
-    x, y = (
-        data.inputs(data.x[:2]).clone(),
-        data.labels(data.y[:2]),
-    )  # a copy, which the model may change
+    # a copy, since the model may change it
+    x, y = data.inputs(data.x[:2]).clone(), data.labels(data.y[:2])
     model = model.to(x.device)
     params, key = model.init(), torch.tensor(1)
     if not model.trained:
@@ -308,7 +330,7 @@ def _check_fits(model: Model, data: FederatedData) -> None:
             "the model draws random numbers by itself, so runs could not be repeated; "
             "use nn.Dropout layers instead of torch.nn.functional.dropout"
         )
-    if x._version != version:  # even where the values are still the same
+    if x._version != version:  # even if the values are the same
         raise BadInput(
             "the model changes its inputs in place, as x /= 2 or a first nn.ReLU(inplace=True) "
             "would; make that x = x / 2"
@@ -321,21 +343,17 @@ def _check_fits(model: Model, data: FederatedData) -> None:
     if not torch.equal(first, second):
         raise BadInput(
             "the model gives two outputs for the same inputs, so runs could not be repeated: it "
-            "draws random numbers by itself, "
-            "or changes itself when it is called; leave that out"
+            "draws random numbers by itself, or changes itself when it is called; leave that out"
         )
     if not torch.allclose(among[:1], twice[:1], 1e-3, 1e-5):
         raise BadInput(
             "the model's output for a sample depends on the other samples of its batch, such as by "
-            "their mean, "
-            "and batches hold padding; let it treat each sample by itself"
+            "their mean, and batches hold padding; let it treat each sample by itself"
         )
 
 
 def _changed_buffers(model: Model, x: Tensor) -> list[str]:
-    """Those that the module itself changes in training; where a pure function is made of it, that
-    would be lost.
-    """
+    """Names of buffers that the module changes in training; a pure function would lose them."""
     module = copy.deepcopy(model.module)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     module(x)

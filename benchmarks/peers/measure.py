@@ -1,6 +1,4 @@
-"""What the scripts have in common: their arguments, the clock around rounds, and the file they
-leave.
-"""
+"""What the scripts share: their arguments, the clock around rounds, and the result file."""
 
 import argparse
 import json
@@ -46,9 +44,9 @@ class Job:
         self.startup = self.began - float(os.environ.get("PEERS_STARTED", IMPORTED))
 
     def tick(self, weights: Callable[[], Sequence[Array]]) -> None:
-        """A round is over.
+        """Note the end of a round.
 
-        After the first, its weights are kept; what that takes is not counted.
+        After the first round, copies the weights; the time of that is not counted.
         """
         self.seconds.append(time.time() - self.began)
         if not self.first:
@@ -56,8 +54,9 @@ class Job:
         self.began = time.time()
 
     def save(self, variant: str, weights: Sequence[Array], packages: Sequence[str]) -> None:
-        """Write the record (the fields of benchmarks/README.md) and, beside it, the weights after
-        the first and last round.
+        """Write the record, and the weights after the first and the last round.
+
+        benchmarks/README.md lists the fields of a record.
         """
         work, rounds = self.workload, self.seconds
         if len(rounds) != self.total:
@@ -80,7 +79,7 @@ class Job:
 
 
 def job() -> Job:
-    """The job that the command line describes."""
+    """Read the job from the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", choices=list(WORKLOADS), default="lenet")
     parser.add_argument("--algorithm", choices=["fedavg", "fedmix"], default="fedavg")

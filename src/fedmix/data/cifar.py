@@ -127,6 +127,7 @@ class _Deal:
     seed: int
 
     def rows(self, y: Array) -> Ragged:
+        """Rows of each client, for labels `y`."""
         chosen = np.arange(len(y))
         if self.samples_per_client is not None:
             chosen = subset(y, self.clients * self.samples_per_client, stream(self.seed, "subset"))

@@ -331,6 +331,10 @@ def _launches(
 
 
 def lstm(p: Tensor, w: Tensor, how: str, **tile: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the recurrence of all clients; return h, the gates after their functions, and c.
+
+    `p` holds the gates' inputs, (K, J, B, T, 4D); `tile` overrides sizes of `_tile`.
+    """
     p, w = p.contiguous(), w.contiguous()
     K, J, B, T, D = *p.shape[:4], p.shape[4] // 4
     tile = _tile(p, J, B, D, how) | tile
@@ -343,6 +347,7 @@ def lstm(p: Tensor, w: Tensor, how: str, **tile: Any) -> tuple[Tensor, Tensor, T
 
 
 def lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, w: Tensor, how: str, **tile: Any) -> Tensor:
+    """Return the gradient of the gates' inputs, from that of h and the other results of `lstm`."""
     K, J, B, T, D = gh.shape
     gh, w = gh.contiguous(), w.reshape(K, 4, D, D).permute(0, 3, 2, 1).contiguous()
     tile = _tile(gh, J, B, D, how) | tile

@@ -1,6 +1,4 @@
-"""Time the LSTM kernels over tile sizes on this GPU; the best of these are in
-kernels/lstm_triton.py.
-"""
+"""Times the LSTM kernels over tile sizes on this GPU; kernels/lstm_triton.py uses the best."""
 
 from collections.abc import Callable
 from itertools import product
@@ -27,7 +25,7 @@ TILES: list[tuple[str, dict[str, Any]]] = [
 
 
 def call(which: str, how: str, tile: dict[str, Any], pairs: int) -> Callable[[], object]:
-    """One kernel over a sequence."""
+    """Return a call of one kernel over a sequence."""
     shape = (CLIENTS, pairs, BATCH, TIME)
     p, w = (
         torch.randn(*shape, 4 * HIDDEN, device="cuda"),

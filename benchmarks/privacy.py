@@ -1,14 +1,14 @@
-"""Accuracy against ε: FedMix with clipped and noised means, by M_k, by the server's m, and by
-noise.
+"""Accuracy against ε: FedMix with clipped and noised means, by M_k, by the server's m, by noise.
 
-    python benchmarks/privacy.py digits --json benchmarks/results/DATE-privacy/digits.json
-    python benchmarks/privacy.py cifar10 --device cuda --data FOLDER --seeds 1 --json benchmarks/results/DATE-privacy/cifar10.json
-    python benchmarks/privacy.py show benchmarks/results/DATE-privacy/digits.json --plot docs/images/privacy.svg
+    OUT=benchmarks/results/DATE-privacy
+    python benchmarks/privacy.py digits --json $OUT/digits.json
+    python benchmarks/privacy.py cifar10 --device cuda --data DIR --seeds 1 --json $OUT/cifar10.json
+    python benchmarks/privacy.py show $OUT/digits.json --plot docs/images/privacy.svg
 
-What the JSON file holds is not run again, and runs are kept in --out: stop it at any time, or after
---minutes, and go on later; what says most comes first. With `--groups 5` and so on, several
-processes can share the work, each with a file of its own. `show` prints the table of one file or of
-several.
+Results in the JSON file are not computed again, and runs are kept in --out: it can be stopped at
+any time, or after --minutes, and continued later. The most informative points come first. With
+`--groups 5` and so on, several processes can share the work, each with its own file. `show` prints
+the table of one or several files.
 """
 
 import argparse
@@ -39,8 +39,9 @@ RESULTS = ("epsilon", "accuracy", "last", "diverged", "collapsed")
 
 @dataclass(frozen=True)
 class Task:
-    """A preset, the bound on a sample's norm (about the median of (x, y)), rounds, and how many
-    last tests are averaged.
+    """A preset with its settings.
+
+    `clip` bounds a sample's norm (about the median of (x, y)); the last `tests` tests are averaged.
     """
 
     preset: str
@@ -55,8 +56,9 @@ TASKS = {task.preset: task for task in (Task("digits", 4.0, 10, 5), Task("cifar1
 def points(
     task: Task, groups: Sequence[str], epsilons: Sequence[float], seed: int, root: Path | None
 ) -> Iterator[tuple[dict[str, Any], Experiment]]:
-    """Every point of the grid with one seed: what it is, and the experiment; with M_k = all also
-    what has no M_k.
+    """Yield every point of the grid with one seed: its description and its experiment.
+
+    Points without an M_k belong to M_k = all.
     """
     fixed: dict[str, Any] = {"rounds": task.rounds}
     data = experiment(task.preset, "fedavg", seed=seed).build_data(root)
@@ -97,7 +99,7 @@ def points(
 
 
 def result(spec: Experiment, tests: int, out: Path, root: Path | None) -> dict[str, Any]:
-    """ε, the accuracy of the last `tests` tests and of the very last; or when the run was lost."""
+    """ε and the accuracy of the last `tests` tests and of the last, or the round of a failure."""
     run = Run(spec, out / spec.id)
     try:
         epsilon = run.execute(root=root)["epsilon"]
@@ -127,9 +129,9 @@ def measure(
     minutes: float,
     find: Callable[[Experiment], Any],
 ) -> None:
-    """`find` the results that are missing, and write what is known after each.
+    """Find the results that are missing with `find`, and write all known ones after each.
 
-    After `minutes` no further run begins.
+    No run begins after `minutes`.
     """
     records = known(task, to)
     done = [{k: r[k] for k in r if k not in RESULTS} for r in records]
@@ -160,9 +162,7 @@ def known(task: Task, path: Path) -> list[dict[str, Any]]:
 
 
 def _last(at: dict[str, Any]) -> tuple[bool, int, str]:
-    """What is run last: other m, the paper's σ and NaiveMix, whose further seeds come after all
-    first ones.
-    """
+    """Sort key that puts other m, the paper's σ and NaiveMix last; first seeds come first."""
     more = (
         at["algorithm"] == "naivemix" or at["kind"] == "the paper's σ" or at.get("average", 1) > 1
     )
@@ -173,9 +173,9 @@ Key = tuple[str, str, str, int, float]
 
 
 def grouped(records: list[dict[str, Any]]) -> dict[Key, list[dict[str, Any]]]:
-    """Records that differ in the seed only; calibrated noise by the ε it was made for.
+    """Group records that differ in the seed only; calibrated noise by the ε it was made for.
 
-    Seeds differ far more than settings do, so `gain` sets a record against random means with the
+    Seeds differ far more than settings do, so `gain` compares a record with random means of the
     same seed.
     """
     controls = {
@@ -196,7 +196,7 @@ def grouped(records: list[dict[str, Any]]) -> dict[Key, list[dict[str, Any]]]:
 
 
 def percent(records: list[dict[str, Any]]) -> str:
-    """Mean over seeds, and against random means where they are known."""
+    """Mean over seeds, and the difference to random means where they are known."""
     for word in ("diverged", "collapsed"):
         if lost := [r[word] for r in records if word in r]:
             return f"{word} in round {min(lost)}"
@@ -256,7 +256,7 @@ def table(said: dict[str, Any]) -> str:
 
 
 def draw(said: dict[str, Any], path: Path) -> None:
-    """Accuracy against ε, a panel for each M_k, all of it against random means with the same seeds."""
+    """Draw accuracy against ε, a panel for each M_k, relative to random means of the same seeds."""
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = "fedmix"
@@ -277,9 +277,8 @@ def draw(said: dict[str, Any], path: Path) -> None:
             [*drawn, ("naivemix", 1, "v", "NaiveMix, m = 1")]
         ):
             known = [e for e in EPSILONS if (algorithm, "calibrated", str(m), average, e) in by]
-            if any(
-                key[:2] == (algorithm, "calibrated") and key[3] == average for key in by
-            ):  # in any panel, for one legend
+            # if there is one in any panel, for a common legend
+            if any(key[:2] == (algorithm, "calibrated") and key[3] == average for key in by):
                 gains = [mean((algorithm, "calibrated", str(m), average, e)) for e in known]
                 [line] = panel.plot(known, gains, marker=marker, label=label)
                 lost = [e for e, gain in zip(known, gains, strict=True) if np.isnan(gain)]
@@ -309,17 +308,17 @@ def draw(said: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, or show what was measured."""
+    """Measure, or show earlier results."""
     ask = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     ask.add_argument("what", choices=[*TASKS, "show"])
     ask.add_argument("files", nargs="*", type=Path)
-    ask.add_argument("--groups", default="5,20,all", help="M_k, by comma")
+    ask.add_argument("--groups", default="5,20,all", help="M_k, separated by commas")
     ask.add_argument(
         "--epsilons",
         default=",".join(f"{e:g}" for e in EPSILONS),
-        help="for which noise is calibrated, by comma",
+        help="ε for which noise is calibrated, separated by commas",
     )
     ask.add_argument("--seeds", type=int, default=3)
     ask.add_argument("--out", type=Path, default=Path("runs/privacy"))

@@ -1,8 +1,8 @@
-"""What one local step of all clients is made of on a GPU: its time, its memory and its kernels by
-time.
+"""Profiles one local step of all clients on a GPU: its time, its memory and its kernels.
 
-`python benchmarks/profile_step.py vgg fedmix [PRECISION]`, with a workload of `fedmix bench` and
-any algorithm. Random data.
+    python benchmarks/profile_step.py vgg fedmix [PRECISION]
+
+Takes a workload of `fedmix bench` and any algorithm, on random data.
 """
 
 import sys

@@ -1,12 +1,11 @@
-"""How long a server needs that wants one client's mean from a secure sum over two, with Flower's
-own masks.
+"""Time to recover one client's mean from a secure sum over two, with Flower's own masks.
 
     python benchmarks/secagg_masks.py
 
-Two clients run Flower's SecAgg+ as it comes. The server keeps what it is sent: each client's masked
-vector, and the seeds of the masks that clients draw alone, which it is given at the end. What hides
-a client then is the mask of the pair, drawn by numpy's RandomState from a key that is folded to
-four characters: 2^28 seeds. The first number under it is a weight, and known.
+Two clients run Flower's SecAgg+ unchanged. The server keeps what it is sent: each client's masked
+vector, and the seeds of the masks that clients draw alone, which it is given at the end. A client
+is then hidden by the mask of the pair only, drawn by numpy's RandomState from a key that is folded
+to four characters: 2^28 seeds. The first number under it is a weight, and known.
 """
 
 import time
@@ -25,8 +24,9 @@ Array = np.ndarray[Any, Any]
 
 
 def first_words(seeds: Array) -> Array:
-    """The first output of MT19937 (Matsumoto and Nishimura 1998) for many seeds at once; it needs
-    words 0, 1 and 397.
+    """The first output of MT19937 (Matsumoto and Nishimura 1998) for many seeds at once.
+
+    It needs words 0, 1 and 397 of the state.
     """
     state = seeds.astype(np.uint32)
     words = {0: state}
@@ -47,13 +47,13 @@ def first_words(seeds: Array) -> Array:
 
 
 def seeds_from(start: int) -> Array:
-    """Seeds number start... of those whose four bytes are characters."""
+    """The next `AT_ONCE` seeds from number `start`, of those whose four bytes are characters."""
     n = np.arange(start, start + AT_ONCE, dtype=np.uint32)
     return sum(((n >> np.uint32(7 * i)) & np.uint32(127)) << np.uint32(8 * i) for i in range(4))
 
 
 def main() -> None:
-    """Mask a vector as a client does, and find it."""
+    """Mask a vector as a client does, and recover it."""
     secret = np.random.default_rng(1).uniform(0, 1, 64)
     one, other = generate_key_pairs(), generate_key_pairs()
     key = generate_shared_key(one[0], other[1])

@@ -1,7 +1,9 @@
-"""Time the convolution kernels over tile sizes on this GPU, for the layers of the paper's VGG.
+"""Times the convolution kernels over tile sizes on this GPU, for the layers of the paper's VGG.
 
-`python benchmarks/tiles.py OUT.json [BATCH [tf32 | bf16]]`. Several processes compile first; timing
-then runs alone. What `kernels/conv_triton.py` chooses is printed beside the best that was found.
+    python benchmarks/tiles.py OUT.json [BATCH [tf32 | bf16]]
+
+Several processes compile first; timing then runs alone. The choice of `kernels/conv_triton.py` is
+printed beside the best tile.
 """
 
 import itertools
@@ -29,7 +31,7 @@ LAYERS = {
 def cases(
     batch: int, how: str
 ) -> Iterator[tuple[str, Callable[..., Tensor], list[dict[str, int]], float]]:
-    """Name, call, tiles to try and GFLOP of every product of a step."""
+    """Yield name, call, tiles to try and GFLOP of every product of a step."""
     low = how == "bf16"
     form = {"device": "cuda", "dtype": torch.bfloat16 if low else torch.float32}
     for name, (size, C, O) in LAYERS.items():  # noqa: E741 - output channels

@@ -1,8 +1,7 @@
-"""Writes the tables of settings.md and reproduction.md when the site is built, from the values that
-runs are made of.
+"""Writes the tables of settings.md and reproduction.md when the site is built.
 
-A setting's explanation is the sentence of its docstring that names it, or the one in SAYS. One
-without either, or one in SAYS that is no setting any more, stops the build.
+A setting's explanation is the sentence of its docstring that names it, or the one in SAYS. The
+build fails if a setting has neither, or if SAYS names one that does not exist.
 """
 
 import inspect
@@ -11,22 +10,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 SAYS = {
-    "rounds": "How many rounds to train. The only setting that may grow when a run goes on.",
-    "evaluate_every": "Test after every so many rounds, and after the last.",
+    "rounds": "Number of rounds. The only setting that may grow when a run continues.",
+    "evaluate_every": "Number of rounds between tests. The last round is always tested.",
     "target": "The score to count rounds to, such as 0.9.",
     "seed": "Deals the data out, initialises the model, chooses clients and draws batches.",
     "data.clients": "N, the number of clients.",
-    "data.classes_per_client": "How many classes (or `shards`) each client holds, where the partition goes by them.",
+    "data.classes_per_client": "Classes (or shards) per client, in partitions by class or shard.",
     "data.alpha": "How even a Dirichlet partition is: large is even, small is not.",
     "data.local_share": "The share of its samples that each client keeps, above 0 and at most 1.",
     "data.test_share": "The share of samples that is held out for the test.",
     "data.train_share": "The share of a role's text that trains; the rest tests.",
-    "data.least": "Clients have at least so many samples.",
-    "data.cap": "Use at most so many samples of a client.",
+    "data.least": "The smallest number of samples of a client.",
+    "data.cap": "The largest number of samples of a client that are used.",
     "data.augment": "Crop and flip training images at random.",
-    "data.partition": "`classes` (equal shards of a few classes), `random-classes`, `shards` (dealt out at random), "
-    "`dirichlet` (with `alpha`) or `iid`.",
-    "data.samples_per_client": "Deal out only so many samples per client.",
+    "data.partition": "`classes` (equal shards of a few classes), `random-classes`, `shards` "
+    "(dealt out at random), `dirichlet` (with `alpha`) or `iid`.",
+    "data.samples_per_client": "Deal out only this many samples per client.",
     "data.normalise": "`standard` for mean 0 and deviation 1, or `unit` for values in [0, 1].",
     "model.initialise": "`he` for He's initial weights, `torch` for PyTorch's own.",
     "model.channels": "Channels of the input images.",
@@ -38,10 +37,12 @@ SAYS = {
     "objective.alpha": "Draw λ from Beta(α, α) for each batch, instead of a fixed `lam`.",
     "objective.per": "One mean for a whole batch, or one for each sample.",
     "objective.mu": "μ, the weight of FedProx's term. 0 leaves it out.",
-    "objective.layer": "Mix hidden states after so many layers. 0 mixes inputs.",
-    "objective.third": "What ℓ3 is multiplied by: 1 is its right size, 0 leaves it out.",
-    "objective.scale": "How ℓ3 is weighted: λ, as in the paper's proposition, or λ(1−λ), as in its algorithm.",
-    "objective.expand": "Expand the `loss`, as the paper does, or the `logits`, which cannot diverge.",
+    "objective.layer": "Mix hidden states after this many layers. 0 mixes inputs.",
+    "objective.third": "Factor of ℓ3: 1 is its right size, 0 leaves it out.",
+    "objective.scale": "How ℓ3 is weighted: λ, as in the paper's proposition, or λ(1−λ), as in its "
+    "algorithm.",
+    "objective.expand": "Expand the `loss`, as the paper does, or the `logits`, which cannot "
+    "diverge.",
     "training.clients_per_round": "K, the number of clients that train in a round.",
     "training.epochs": "E, how often a client goes through its samples in a round.",
     "training.batch_size": "B, samples per local step.",
@@ -49,32 +50,36 @@ SAYS = {
     "training.lr_decay": "The learning rate is multiplied by this after every round.",
     "training.momentum": "Momentum of the local SGD, below 1. It starts from zero in every round.",
     "training.weight_decay": "Weight decay of the local SGD.",
-    "engine.name": "`vectorised` trains the clients of a round together, `sequential` one after the other.",
+    "engine.name": "`vectorised` trains the clients of a round together, `sequential` one after "
+    "the other.",
     "engine.device": "`cpu`, `cuda`, `cuda:1` and so on.",
-    "engine.chunk": "How many clients are trained at once. Unset: the engine decides.",
+    "engine.chunk": "Number of clients that are trained at once. Unset: the engine decides.",
     "engine.compile": "Compile the step first. Unset: on a GPU only.",
-    "engine.precision": "How a GPU multiplies while it trains: [bf16](speed.md) is the fastest and rounds the most. "
-    "A CPU always uses float32.",
-    "engine.processes": "Divide a round's clients among so many processes of one thread each, on a CPU. "
-    "It is not part of a run's name and may change when a run goes on; weights may then differ by "
-    "rounding.",
+    "engine.precision": "How a GPU multiplies while it trains: [bf16](speed.md) is the fastest and "
+    "rounds the most. A CPU always uses float32.",
+    "engine.processes": "Divide a round's clients among this many processes of one thread each, "
+    "on a CPU. It is not part of a run's name and may change when a run continues; weights may "
+    "then differ by rounding.",
 }
 ABOUT = {
     "": "These stand at the top of a file, before any section.",
-    "data": "The data set, and how it is dealt out to clients. `data.name` chooses one; `own` is for "
-    "[federations](federation.md) whose clients load their own, and has no settings.",
-    "model": "`model.name` chooses one. Sizes that follow from the data, such as the number of classes, are filled in.",
+    "data": "The data set, and how it is dealt out to clients. `data.name` chooses one; `own` is "
+    "for [federations](federation.md) whose clients load their own, and has no settings.",
+    "model": "`model.name` chooses one. Sizes that follow from the data, such as the number of "
+    "classes, are filled in.",
     "objective": "What a client minimises. `objective.name` chooses one.",
     "training": "What happens in a round.",
     "exchange": "What is averaged and sent. Only for objectives that use means.",
-    "engine": "Where and how clients run. It changes the speed and, but for rounding, not the result.",
+    "engine": "Where and how clients run. It changes the speed but, except for rounding, not the "
+    "result.",
 }
 WORDS = {"int": "integer", "float": "number", "bool": "true, false", "str": "text", "None": "unset"}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in the tables where a page asks for them; sessions get no copy button, for it would copy
-    their prompts.
+    """Fill in the tables where a page has a marker for them.
+
+    Python sessions get no copy button, which would copy their prompts.
     """
     for marker, write in MARKERS.items():
         if marker in markdown:
@@ -124,7 +129,7 @@ def settings_tables() -> str:
 
 
 def presets_table() -> str:
-    """What each preset sets, one column each."""
+    """What each preset sets, one column per preset."""
     from fedmix.experiment.presets import PRESETS, experiment
 
     runs = {

@@ -1,10 +1,9 @@
-"""FedAvg, NaiveMix and FedMix on scikit-learn's digits, 20 clients with two classes each: a table,
-a picture, a report.
+"""FedAvg, NaiveMix and FedMix on scikit-learn's digits, 20 clients with two classes each.
 
     python examples/demo.py [--rounds 40] [--seeds 3] [--out demo-out]
 
-The nine runs are independent; they are shared out over the machine's cores. Stopped, it goes on
-where it was.
+It writes a table, a picture and a report. The nine runs are independent and use all cores. A
+stopped demo continues where it was when it is started again.
 """
 
 import argparse
@@ -28,7 +27,7 @@ Job = tuple[str, int]
 
 
 def train(job: Job, rounds: int, out: Path) -> list[float]:
-    """One run in its own folder; the accuracy after every round, in percent."""
+    """Do one run in its own folder; return the accuracy after every round, in percent."""
     from fedmix import Run
     from fedmix.experiment.presets import experiment
 
@@ -49,6 +48,7 @@ REPORTS: "Queue[tuple[str, int, float]] | None" = None
 
 
 def start_worker(reports: "Queue[tuple[str, int, float]]", threads: int) -> None:
+    """Prepare a worker process: Ctrl-C is left to the parent."""
     global REPORTS
     import signal
 
@@ -60,7 +60,7 @@ def start_worker(reports: "Queue[tuple[str, int, float]]", threads: int) -> None
 
 
 def run_all(jobs: list[Job], rounds: int, out: Path, console: Console) -> dict[Job, list[float]]:
-    """All runs, as many at once as there are cores, with a bar for each algorithm."""
+    """Do all runs, as many at once as there are cores, with a progress bar for each algorithm."""
     context = multiprocessing.get_context("spawn")
     reports: Any = context.Queue()
     workers = min(len(jobs), os.cpu_count() or 1)
@@ -94,7 +94,7 @@ def run_all(jobs: list[Job], rounds: int, out: Path, console: Console) -> dict[J
 
 
 def draw(curves: dict[str, np.ndarray[Any, Any]], path: Path) -> None:
-    """Mean accuracy by round, with the range over seeds."""
+    """Plot the mean accuracy by round, with the range over seeds."""
     import matplotlib as mpl
 
     mpl.use("Agg")

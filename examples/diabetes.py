@@ -1,7 +1,8 @@
-"""A regression: scikit-learn's diabetes data, clients by age, FedAvg beside NaiveMix and FedMix
-under squared error.
+"""A regression on scikit-learn's diabetes data: FedAvg, NaiveMix and FedMix, clients by age.
 
-python examples/diabetes.py
+Run it with
+
+    python examples/diabetes.py
 """
 
 from fedmix import (

@@ -1,8 +1,10 @@
-"""Your own arrays and your own model: FedAvg beside FedMix. Copy this file and replace `load` and
-`Net`.
+"""FedAvg and FedMix with your own arrays and your own model.
 
-python examples/own_data.py [--rounds 15] [--out runs], stopped by Ctrl-C and started again at will;
-then: fedmix report runs
+    python examples/own_data.py [--rounds 15] [--out runs]
+    fedmix report runs
+
+Copy this file and replace `load` and `Net`. Runs can be stopped by Ctrl-C and continue when they
+are started again.
 """
 
 import argparse
@@ -21,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 def load(seed: int = 0) -> tuple[Array, Array, Array]:
-    """Inputs (n, ...), integer labels (n,), and whose sample each is (n,).
+    """Return inputs (n, ...), integer labels (n,), and the client of each sample (n,).
 
     Here: vibrations of machines, two kinds each.
     """

@@ -1,6 +1,8 @@
-"""Your own objective in 20 lines: received means as extra samples, beside FedAvg on digits.
+"""Your own objective in 20 lines: received means as extra samples, compared with FedAvg.
 
-python examples/own_objective.py [--rounds 10]
+Run it with
+
+    python examples/own_objective.py [--rounds 10]
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The paper's tables at a size at which a test can run them, on made-up files in the hub's layout."""
+"""The paper's tables at a size that tests can run, on made-up files in the hub's layout."""
 
 from pathlib import Path
 

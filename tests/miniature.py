@@ -12,7 +12,10 @@ from PIL import Image
 
 Array = np.ndarray[Any, Any]
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-WORDS = "the king shall speak no more; O gentle night, who calls? 'Tis I, Lord! come [aside] and stay: 'twas not so."
+WORDS = (
+    "the king shall speak no more; O gentle night, who calls? 'Tis I, Lord! come [aside] and "
+    "stay: 'twas not so."
+)
 
 
 def write_mirror(root: Path, *names: str) -> Path:

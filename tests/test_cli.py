@@ -238,7 +238,8 @@ def test_compare_keeps_what_a_file_says_of_the_exchange(
 ) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(
-        'rounds = 1\n[data]\nname = "digits"\n[model]\nname = "digits_cnn"\n[objective]\nname = "fedmix"\nlam = 0.3\n'
+        'rounds = 1\n[data]\nname = "digits"\n[model]\nname = "digits_cnn"\n[objective]\n'
+        'name = "fedmix"\nlam = 0.3\n'
         "[exchange]\nm = 8\nnoise = 0.05\n[training]\nclients_per_round = 3\n"
     )
     args = [
@@ -353,7 +354,8 @@ def test_a_file_of_ones_own(
 ) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(
-        'rounds = 2\nseed = 3\n[data]\nname = "diabetes"\n[model]\nname = "mlp"\n[objective]\nname = "fedmix"\nlam = 0.1\n'
+        'rounds = 2\nseed = 3\n[data]\nname = "diabetes"\n[model]\nname = "mlp"\n[objective]\n'
+        'name = "fedmix"\nlam = 0.1\n'
         "[training]\nclients_per_round = 3\n"
     )
     assert fedmix(monkeypatch, "run", mine, "--out", tmp_path / "runs", "--json") == 0
@@ -381,7 +383,8 @@ def test_a_file_of_ones_own(
 
 
 UNFINISHED = (
-    'rounds = 0\nseed = 3\n[data]\nname = "digits"\n[model]\nname = "digits_cnn"\n[objective]\nlam = 0.3\nscale = "algorithm"\n'
+    'rounds = 0\nseed = 3\n[data]\nname = "digits"\n[model]\nname = "digits_cnn"\n[objective]\n'
+    'lam = 0.3\nscale = "algorithm"\n'
     "[training]\nclients_per_round = 3\n"
 )
 
@@ -690,7 +693,10 @@ def test_without_its_packages_it_says_what_to_install() -> None:
 
 
 def test_help_starts_without_torch() -> None:
-    code = "import sys, fedmix.cli.app; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'pydantic', 'matplotlib')))"
+    code = (
+        "import sys, fedmix.cli.app; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', "
+        "'pydantic', 'matplotlib')))"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""The documentation builds, says every setting, loads nothing from elsewhere, and its commands run."""
+"""The documentation builds, lists every setting and loads nothing; its commands run."""
 
 import html
 import os

@@ -1,4 +1,4 @@
-"""A hundred thousand clients: what a round costs does not grow with those who have no part in it."""
+"""A hundred thousand clients: a round's cost does not grow with clients that take no part."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -119,7 +119,7 @@ def test_it_goes_on_from_a_state(many: FederatedData) -> None:
     ids=str,
 )
 def test_any_client_released_what_it_would_by_itself(many: FederatedData, how: Exchange) -> None:
-    """Every 50th client of 100,000 takes part, to keep the test short; ten of them are looked at."""
+    """Every 50th client of 100,000 takes part, to keep the test short; ten are checked."""
     some = many.clients.take(np.arange(0, N, 50))
     data = FederatedData(many.x, many.y, some, many.test_x, many.test_y, C)
     exchange = state.MeanExchange(how, 3, len(some))

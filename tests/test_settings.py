@@ -42,8 +42,8 @@ from fedmix.training.engines import Sequential, Vectorised
 
 X, Y = np.random.default_rng(0).standard_normal((12, 2)), np.arange(12) % 3
 WRONG: dict[str, Any] = {
-    "True": True, "text": "3", "None": None, "1.5": 1.5, "nan": math.nan, "inf": math.inf, "-1": -1, "list": [3],
-    "array": np.array([3]),
+    "True": True, "text": "3", "None": None, "1.5": 1.5, "nan": math.nan, "inf": math.inf, "-1": -1,
+    "list": [3], "array": np.array([3]),
 }  # fmt: skip
 NUMBER = {"1.5"}  # what a positive number of any size may be
 SEED = stream(0, "tests")
@@ -120,24 +120,29 @@ CHECKED = {
 HUB = {"root": {"None", "text"}, "cache": {"None", "text"}}
 STORED: dict[str, Any] = {"x": X, "y": Y, "clients": ROWS, "test_x": X, "test_y": Y, "classes": 3}
 NAMED = {
-    "x": "training inputs", "y": "training .*labels", "test_x": "test inputs", "test_y": "test .*labels", "module": "the model",
-    "partition": "no partition", "normalise": "no normalisation", "how": "initialisation|partition|how",
-    "classes_per_client": "classes per client|classes_per_client", "local_share": "share", "clients": "client",
-    "per_client": "per client", "fraction": "share", "precision": "precision", "engine": "engine", "federation": "recorded",
-    "count": "cannot take|count", "owner_ids": "owner",
+    "x": "training inputs", "y": "training .*labels", "test_x": "test inputs",
+    "test_y": "test .*labels", "module": "the model", "partition": "no partition",
+    "normalise": "no normalisation", "how": "initialisation|partition|how",
+    "classes_per_client": "classes per client|classes_per_client", "local_share": "share",
+    "clients": "client", "per_client": "per client", "fraction": "share", "precision": "precision",
+    "engine": "engine", "federation": "recorded", "count": "cannot take|count",
+    "owner_ids": "owner",
 }  # fmt: skip
 DEALT: dict[str, Any] = {"labels": Y, "clients": 3, "rng": SEED}
 MADE = {"labels", "rng", "index", "model"}  # what is passed on from inside
 
 SUBJECTS = [
     Subject(Exchange, {}, {
-        "m": set(), "noise": NUMBER, "wait": set(), "clip": {"None", *NUMBER}, "label_clip": {"None"}, "label_noise": {"None"},
-        "exclude_own": {"True"}, "secure": {"None"},
+        "m": set(), "noise": NUMBER, "wait": set(), "clip": {"None", *NUMBER},
+        "label_clip": {"None"}, "label_noise": {"None"}, "exclude_own": {"True"},
+        "secure": {"None"},
     }),
     Subject(Exchange, {"clip": 1.0, "label_clip": 1.0, "label_noise": 1.0}, {
-        "noise": NUMBER, "clip": NUMBER, "label_clip": NUMBER, "label_noise": NUMBER, "exclude_own": {"True"}, "secure": {"None"},
+        "noise": NUMBER, "clip": NUMBER, "label_clip": NUMBER, "label_noise": NUMBER,
+        "exclude_own": {"True"}, "secure": {"None"},
     }),
-    Subject(Training, {"clients_per_round": 2}, {"lr": NUMBER, "lr_decay": NUMBER, "weight_decay": NUMBER}),
+    Subject(Training, {"clients_per_round": 2},
+        {"lr": NUMBER, "lr_decay": NUMBER, "weight_decay": NUMBER}),
     Subject(FedMix, {"lam": 0.1}, {"third": NUMBER}),
     Subject(NaiveMix, {"lam": 0.1}),
     Subject(LocalMix, {"alpha": 1.0}, {"alpha": NUMBER, "lam": {"None"}}),
@@ -145,37 +150,50 @@ SUBJECTS = [
     Subject(Hidden, {"objective": FedMix(0.1), "layer": 1}),
     Subject(Proximal, {"mu": 0.1}, {"mu": NUMBER}),
     Subject(Sum, {"first": Supervised(), "second": Proximal(0.1)}),
-    Subject(objectives.Needs, {}, {"means": {"None"}, "partner": {"None"}, "alpha": {"None", *NUMBER}}),
-    Subject(Federation, {"module": nn.Linear(2, 3), "data": arrays(), "objective": FedMix(0.1), "training": Training(2)}, {
-        "exchange": {"None"}, "loss": {"None"}, "changes": {"None"}, "chunk": {"None"}, "compile": {"None", "True"},
+    Subject(objectives.Needs, {},
+        {"means": {"None"}, "partner": {"None"}, "alpha": {"None", *NUMBER}}),
+    Subject(Federation, {
+        "module": nn.Linear(2, 3), "data": arrays(), "objective": FedMix(0.1),
+        "training": Training(2),
+    }, {
+        "exchange": {"None"}, "loss": {"None"}, "changes": {"None"}, "chunk": {"None"},
+        "compile": {"None", "True"},
     }),
     Subject(trained, {}),
     Subject(promised, {}),
     Subject(promised_nothing, {}),
     Subject(recorded, {
-        "federation": federation(), "folder": "never", "rounds": 1, "evaluate_every": 1, "target": None, "quiet": True,
+        "federation": federation(), "folder": "never", "rounds": 1, "evaluate_every": 1,
+        "target": None, "quiet": True,
     }, {"folder": {"text"}, "target": {"None", "-1", *NUMBER}, "quiet": {"True"}}),
     Subject(Vectorised, ENGINE, CHECKED | {"chunk": {"None"}, "compile": {"True"}}),
     Subject(Sequential, ENGINE, CHECKED),
     Subject(guarantee, {"how": CLIPPED, "group": 5}, {"nonnegative": {"True"}}),
-    Subject(calibrated, {"how": CLIPPED, "epsilon": 1.0, "group": 5}, {"epsilon": NUMBER, "nonnegative": {"True"}}),
+    Subject(calibrated, {"how": CLIPPED, "epsilon": 1.0, "group": 5},
+        {"epsilon": NUMBER, "nonnegative": {"True"}}),
     Subject(sensitivity, {"clip": 1.0, "group": 5}, {"clip": NUMBER, "nonnegative": {"True"}}),
     Subject(from_arrays, {"x": X, "y": Y, "clients": [[0], [1]], "test": (X, Y), "classes": 3}, {
         "classes": {"None"}, "private": {"True"}, "name": {"text"},
     }),
-    Subject(FederatedData, STORED, {"classes": {"None"}, "test_clients": {"None"}, "private": {"True"}, "name": {"text"}}),
-    Subject(data.alone, {"x": X, "y": Y, "classes": 3}, {"classes": {"None"}, "transform": {"None"}, "name": {"text"}}),
+    Subject(FederatedData, STORED,
+        {"classes": {"None"}, "test_clients": {"None"}, "private": {"True"}, "name": {"text"}}),
+    Subject(data.alone, {"x": X, "y": Y, "classes": 3},
+        {"classes": {"None"}, "transform": {"None"}, "name": {"text"}}),
     Subject(Plain, {}),
-    Subject(Images, {"mean": (0.5,), "std": (0.2,)}, {"invert": {"True"}, "mean": {"list"}, "std": {"list"}}),
+    Subject(Images, {"mean": (0.5,), "std": (0.2,)},
+        {"invert": {"True"}, "mean": {"list"}, "std": {"list"}}),
     Subject(OneHot, {"size": 4}),
     Subject(data.digits, {}, {"alpha": {"None"}}),
     Subject(data.digits, {"partition": "dirichlet", "alpha": 0.5}, {"alpha": NUMBER}),
-    Subject(data.cifar10, {"root": "nowhere"}, {"alpha": {"None"}, "samples_per_client": {"None"}, "augment": {"True"}} | HUB),
-    Subject(data.cifar100, {"root": "nowhere"}, {"alpha": {"None"}, "samples_per_client": {"None"}, "augment": {"True"}} | HUB),
+    Subject(data.cifar10, {"root": "nowhere"},
+        {"alpha": {"None"}, "samples_per_client": {"None"}, "augment": {"True"}} | HUB),
+    Subject(data.cifar100, {"root": "nowhere"},
+        {"alpha": {"None"}, "samples_per_client": {"None"}, "augment": {"True"}} | HUB),
     Subject(data.femnist, {"root": "nowhere"}, HUB),
     Subject(data.shakespeare, {"root": "nowhere"}, {"cap": {"None"}} | HUB),
     Subject(data.diabetes, {}),
-    Subject(partition.spread, DEALT | {"how": "classes", "classes_per_client": 2, "alpha": None}, {"alpha": {"None"}}),
+    Subject(partition.spread, DEALT | {"how": "classes", "classes_per_client": 2, "alpha": None},
+        {"alpha": {"None"}}),
     Subject(partition.by_classes, DEALT | {"per_client": 2}, {"balanced": {"True"}}),
     Subject(partition.shards, DEALT | {"per_client": 2}),
     Subject(partition.dirichlet, DEALT | {"alpha": 1.0}, {"alpha": NUMBER}),

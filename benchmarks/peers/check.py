@@ -1,7 +1,7 @@
-"""Did they all train, and the same? Adds to each record the loss of its last weights, and the
-distance of its first.
+"""Checks that all programs trained, and to the same weights.
 
-First are the weights after one round: later, differences in rounding have grown.
+Adds to each record the loss of its last weights, and the distance of its weights after one round.
+Later, differences in rounding have grown.
 """
 
 import json
@@ -28,9 +28,7 @@ def loss(work: Workload, weights: list[Array]) -> float:
 
 
 def distance(work: Workload, weights: list[Array], plain: list[Array]) -> float:
-    """‖w − w_plain‖ over ‖w_plain − w_initial‖: which part of the way that the plain loop went they
-    are apart.
-    """
+    """‖w − w_plain‖ / ‖w_plain − w_initial‖: the distance relative to the plain loop's update."""
     apart = sum(float(((a - b) ** 2).sum()) for a, b in zip(weights, plain, strict=True))
     went = sum(float(((a - b) ** 2).sum()) for a, b in zip(plain, work.initial(), strict=True))
     return (apart / went) ** 0.5

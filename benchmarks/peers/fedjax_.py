@@ -1,5 +1,6 @@
-"""FedJAX: its federated averaging with a haiku model; with several workers, clients are spread over
-as many host devices.
+"""FedJAX: its federated averaging with a haiku model.
+
+With several workers, clients are spread over as many host devices.
 """
 # ruff: noqa: E402 - jax reads the environment as it is imported, so that comes first
 
@@ -46,7 +47,7 @@ def vgg(x: jax.Array) -> jax.Array:
 
 
 class Client:
-    """What fed_avg asks of a client's dataset.
+    """The part of a client data set that fed_avg uses.
 
     Pictures are (H, W, C), as XLA and haiku want them.
     """
@@ -65,7 +66,7 @@ class Client:
 
 
 def first_full(work: Workload) -> tuple[int, int, int]:
-    """The pictures that the first full layer takes, (C, H, W)."""
+    """Shape (C, H, W) of the pictures that the first linear layer takes."""
     channels = [k[0] for k in work.kernels if len(k) == 4][-1]
     full = next(k for k in work.kernels if len(k) == 2)
     side = round((full[1] // channels) ** 0.5)
@@ -73,8 +74,10 @@ def first_full(work: Workload) -> tuple[int, int, int]:
 
 
 def to_haiku(work: Workload, arrays: list[Array], like: Params) -> Params:
-    """PyTorch's layouts as haiku's: (O, I, H, W) as (H, W, I, O), (O, I) as (I, O), a flat picture
-    (C, H, W) as (H, W, C).
+    """Convert weights from PyTorch's layout to haiku's.
+
+    (O, I, H, W) becomes (H, W, I, O), (O, I) becomes (I, O), and a flat picture (C, H, W) becomes
+    (H, W, C).
     """
     flattened, result = True, {}
     for name, (w, b) in zip(like, zip(arrays[::2], arrays[1::2], strict=True), strict=True):
@@ -93,7 +96,7 @@ def to_haiku(work: Workload, arrays: list[Array], like: Params) -> Params:
 
 
 def to_torch(work: Workload, params: Params) -> list[Array]:
-    """The way back."""
+    """Convert weights from haiku's layout to PyTorch's."""
     flattened, result = True, []
     for layer in params.values():
         w, b = (np.asarray(layer[part]) for part in "wb")
@@ -111,9 +114,8 @@ def to_torch(work: Workload, params: Params) -> list[Array]:
 def main(job: Job) -> None:
     work = job.workload
     if job.workers > 1:
-        jax.config.update(
-            "jax_pmap_no_rank_reduction", False
-        )  # FedJAX counts on shards without the devices' axis
+        # FedJAX expects shards without the axis of devices
+        jax.config.update("jax_pmap_no_rank_reduction", False)
         set_for_each_client_backend(ForEachClientPmapBackend())
     x, y = work.data()
     x = np.ascontiguousarray(x.transpose(0, 1, 3, 4, 2))

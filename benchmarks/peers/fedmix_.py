@@ -1,4 +1,4 @@
-"""fedmix: the vectorised engine, its step compiled, in one process or in several."""
+"""fedmix: the vectorised engine with a compiled step, in one process or in several."""
 
 import numpy as np
 import torch
@@ -25,9 +25,8 @@ def main(job: Job) -> None:
         compile=True,
         processes=job.workers,
     )
-    rounds = federation.run(
-        job.total + 1, evaluate_every=job.total + 1
-    )  # the round that would be evaluated is not run
+    # the last round, which would be evaluated, is not run
+    rounds = federation.run(job.total + 1, evaluate_every=job.total + 1)
     wait = torch.cuda.synchronize if job.device == "cuda" else lambda: None
     job.start()
     for _ in range(job.total):

@@ -1,4 +1,4 @@
-"""Flower: its FedAvg strategy in the simulation engine, one Ray actor for each worker."""
+"""Flower: its FedAvg strategy in the simulation engine, one Ray actor per worker."""
 
 import time
 from collections.abc import Iterable
@@ -22,9 +22,7 @@ from workload import Array
 
 
 class Timed(FedAvg):
-    """FedAvg on the drawn clients instead of random nodes, with a clock around the training of each
-    round.
-    """
+    """FedAvg on the drawn clients instead of random nodes, with a clock around each round."""
 
     def __init__(self, job: Job, nodes: dict[int, int]) -> None:
         super().__init__(fraction_evaluate=0.0)
@@ -56,7 +54,7 @@ def weights(record: ArrayRecord) -> list[Array]:
 
 
 def nodes_by_client(grid: Grid, count: int) -> dict[int, int]:
-    """The node of each client, once all are there: every one is asked for its partition."""
+    """Ask every node for its partition, once all have joined; return the node of each client."""
     while len(list(grid.get_node_ids())) < count:
         time.sleep(0.1)
     questions = [Message(RecordDict(), node, MessageType.QUERY) for node in grid.get_node_ids()]

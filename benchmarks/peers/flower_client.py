@@ -1,6 +1,6 @@
 """Flower's ClientApp.
 
-Each Ray actor imports this once, and keeps the data and one module over all its messages.
+Each Ray actor imports this once, and keeps the data and one module for all its messages.
 """
 
 from functools import cache
@@ -22,7 +22,7 @@ def held(name: str, threads: int) -> tuple[nn.Module, Tensor, Tensor]:
 
 @app.query()
 def partition(message: Message, context: Context) -> Message:
-    """Which client this node is: Flower gives nodes random ids."""
+    """Tell which client this node is, since Flower gives nodes random ids."""
     answer = MetricRecord({"client": int(context.node_config["partition-id"])})
     return Message(RecordDict({"metrics": answer}), reply_to=message)
 

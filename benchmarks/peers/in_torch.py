@@ -1,6 +1,4 @@
-"""The workload in PyTorch: fedmix's own modules with the common initial weights, and the textbook
-local update.
-"""
+"""The workload in PyTorch: fedmix's modules with common weights, and the plain local update."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -33,7 +31,7 @@ def arrays(parameters: Iterable[Tensor]) -> list[Array]:
 
 
 def train(net: nn.Module, x: Tensor, y: Tensor, rows: Tensor, work: Workload) -> None:
-    """A FedAvg client's local update, in place: SGD with momentum on cross entropy."""
+    """Run a FedAvg client's local update in place: SGD with momentum on cross entropy."""
     optimiser = torch.optim.SGD(net.parameters(), lr=work.lr, momentum=work.momentum)
     for batch in rows:
         optimiser.zero_grad()

@@ -1,6 +1,4 @@
-"""What the scripts have in common: their arguments, the clock around rounds, and the file they
-leave.
-"""
+"""What the scripts share: their arguments, the clock around rounds, and the result file."""
 
 import argparse
 import json
@@ -46,9 +44,9 @@ class Job:
         self.startup = self.began - float(os.environ.get("PEERS_STARTED", IMPORTED))
 
     def tick(self, weights: Callable[[], Sequence[Array]]) -> None:
-        """A round is over.
+        """Note the end of a round.
 
-        After the first, its weights are kept; what that takes is not counted.
+        After the first round, copies the weights; the time of that is not counted.
         """
         self.seconds.append(time.time() - self.began)
         if not self.first:
@@ -56,8 +54,9 @@ class Job:
         self.began = time.time()
 
     def save(self, variant: str, weights: Sequence[Array], packages: Sequence[str]) -> None:
-        """Write the record (the fields of benchmarks/README.md) and, beside it, the weights after
-        the first and last round.
+        """Write the record, and the weights after the first and the last round.
+
+        benchmarks/README.md lists the fields of a record.
         """
         work, rounds = self.workload, self.seconds
         if len(rounds) != self.total:
@@ -68,17 +67,19 @@ class Job:
         record = {
             "workload": work.name, "algorithm": self.algorithm, "variant": variant,
             "ms_per_step": statistics.median(per_step), "low": min(per_step), "high": max(per_step),
-            "device": self.device, "clients": work.per_round, "batch": work.batch, "steps": work.steps,
-            "repeats": work.rounds, "threads": self.threads, "workers": self.workers,
-            "startup_s": self.startup, "warmup_s": sum(rounds[: work.warmup]), "parameters": sum(w.size for w in weights),
-            "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+            "device": self.device, "clients": work.per_round, "batch": work.batch,
+            "steps": work.steps, "repeats": work.rounds, "threads": self.threads,
+            "workers": self.workers, "startup_s": self.startup,
+            "warmup_s": sum(rounds[: work.warmup]), "parameters": sum(w.size for w in weights),
+            "versions": {"python": platform.python_version()}
+            | {name: version(name) for name in packages},
         }  # fmt: skip
         self.out.write_text(json.dumps(record, indent=1) + "\n")
         np.savez(self.out.with_suffix(".npz"), *self.first, *weights)
 
 
 def job() -> Job:
-    """The job that the command line describes."""
+    """Read the job from the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", choices=list(WORKLOADS), default="lenet")
     parser.add_argument("--algorithm", choices=["fedavg", "fedmix"], default="fedavg")

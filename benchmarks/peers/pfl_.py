@@ -1,5 +1,6 @@
-"""pfl: federated averaging on its SimulatedBackend with PyTorch; under torchrun its workers share
-the clients of a round.
+"""pfl: federated averaging on its SimulatedBackend with PyTorch.
+
+Under torchrun, its workers share the clients of a round.
 """
 
 import os
@@ -26,7 +27,7 @@ from workload import Workload
 
 
 class Net(nn.Module):
-    """What pfl asks of a module: `loss` and `metrics`."""
+    """A module with the methods that pfl needs: `loss` and `metrics`."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -41,7 +42,7 @@ class Net(nn.Module):
 
 
 class Client(PyTorchTensorDataset):
-    """A client's tensors; each training epoch gives them in an order of its own."""
+    """A client's tensors; each training epoch returns them in another order."""
 
     def __init__(self, x: Tensor, y: Tensor, epochs: Tensor) -> None:
         super().__init__((x, y))
@@ -56,7 +57,7 @@ class Client(PyTorchTensorDataset):
 
 
 class Clients(FederatedDatasetBase):
-    """The drawn clients of each round, dealt out to the workers."""
+    """The drawn clients of each round, divided among the workers."""
 
     def __init__(self, work: Workload, device: str) -> None:
         super().__init__()

@@ -1,7 +1,4 @@
-"""The plain PyTorch loop: one client after another, eager.
-
-FedMix by the textbook double backward.
-"""
+"""The plain PyTorch loop: one client after another, eager; FedMix by double backward."""
 
 from functools import partial
 
@@ -21,8 +18,9 @@ def train_fedmix(
     means: list[tuple[Tensor, Tensor]],
     work: Workload,
 ) -> None:
-    """Algorithm 2 of the paper: (1−λ)·ℓ(f(x'), y) + λ·ℓ(f(x'), ȳ) + λ·∂ℓ(f(x'), y)/∂x · x̄ at x' =
-    (1−λ)x.
+    """Algorithm 2 of the paper, in place.
+
+    With x' = (1−λ)x, the loss is (1−λ)·ℓ(f(x'), y) + λ·ℓ(f(x'), ȳ) + λ·∂ℓ(f(x'), y)/∂x · x̄.
     """
     optimiser = torch.optim.SGD(net.parameters(), lr=work.lr, momentum=work.momentum)
     for batch, (mean_x, mean_y) in zip(rows, means, strict=True):

@@ -1,10 +1,11 @@
-"""Run every program on every workload, each in an environment of its own, and put the results into
-one file and one table.
+"""Runs every program on every workload, and writes the results to one file and one table.
 
-python benchmarks/peers/run.py                                     # all; makes the environments
-first (4 GB, some minutes) python benchmarks/peers/run.py --tools plain,fedmix --workloads lenet
-python benchmarks/peers/run.py --here --device cuda --tools plain,fedmix,pfl    # in this Python,
-whatever it has installed
+Each program runs in an environment of its own, which is made first (4 GB in all, some minutes), or
+with --here in this Python, with what it has installed.
+
+    python benchmarks/peers/run.py
+    python benchmarks/peers/run.py --tools plain,fedmix --workloads lenet
+    python benchmarks/peers/run.py --here --device cuda --tools plain,fedmix,pfl
 """
 
 import argparse
@@ -32,17 +33,17 @@ ENVIRONMENTS = {
 ALGORITHMS = {"fedavg": list(ENVIRONMENTS), "fedmix": ["plain", "fedmix"]}
 START, END = "<!-- results: filled in by run.py --readme -->", "<!-- end of results -->"
 LIMIT_S = 1800
-# from the plain loop, as part of its way; rounding makes about 1e-6 (lenet) and up to 1e-2 (vgg)
+# distance from the plain loop, relative to its update; rounding gives 1e-6 (lenet) to 1e-2 (vgg)
 TOO_FAR = 0.1
 Record = dict[str, Any]
 
 
 def settings(tool: str, workload: str, device: str, cores: int) -> list[tuple[int, int]]:
-    """(workers, threads of each) to try: one with one thread, one with all cores, and one for each
-    core where there are workers.
+    """Numbers of workers, and of threads of each, to try.
 
-    One thread can win with small models, where threads wait for each other; with the large one it
-    is not tried.
+    These are one worker with one thread, one with all cores, and one for each core if the program
+    has workers. One thread can win with small models, where threads wait for each other; with the
+    large model it is not tried.
     """
     if device != "cpu" or cores == 1:
         return [(1, 1)]
@@ -55,7 +56,7 @@ def settings(tool: str, workload: str, device: str, cores: int) -> list[tuple[in
 
 
 def python_of(environment: str) -> str:
-    """The interpreter of an environment, which is made anew when its requirements have changed."""
+    """The interpreter of an environment, which is made again if its requirements have changed."""
     wanted = HERE / f"requirements-{environment}.txt"
     folder = HERE / ".venvs" / environment
     installed = folder / "requirements.txt"
@@ -81,7 +82,7 @@ def python_of(environment: str) -> str:
 
 
 def run(python: str, tool: str, workers: int, threads: int, out: Path, rest: list[str]) -> bool:
-    """Run one script; False if it failed. What it prints goes to a log beside its record."""
+    """Run one script; return False if it failed. Its output goes to a log beside its record."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
     several = tool == "pfl" and workers > 1
     command = [
@@ -91,14 +92,17 @@ def run(python: str, tool: str, workers: int, threads: int, out: Path, rest: lis
     ]
     command += ["--workers", str(workers), "--threads", str(threads), "--out", str(out), *rest]
     environment = {
-        # threads that spin while they wait slow a machine down that has anything else to do
+        # threads that spin while they wait slow down whatever else runs
         "OMP_WAIT_POLICY": "PASSIVE",
-        "RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
     } | os.environ | {
         "OMP_NUM_THREADS": str(threads),
-        # each run compiles anew, so that its warm-up says what that takes
+        # each run compiles again, so that its warm-up includes that time
         "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])
+        ),
         "PEERS_STARTED": str(time.time()),
     }  # fmt: skip
     with out.with_suffix(".log").open("w") as log:
@@ -112,7 +116,7 @@ def run(python: str, tool: str, workers: int, threads: int, out: Path, rest: lis
 
 
 def measure(args: argparse.Namespace, folder: Path) -> list[str]:
-    """Run all that was asked for; what failed."""
+    """Run everything that was requested; return what failed."""
     failed = []
     for workload in args.workloads:
         for algorithm, tools in ALGORITHMS.items():
@@ -144,9 +148,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[str]:
 
 
 def fastest(tried: list[Record]) -> list[Record]:
-    """Of every program, the fastest of its settings, with its speed-up over the plain loop's
-    fastest.
-    """
+    """Each program's fastest settings, with the speed-up over the plain loop's fastest."""
     best: dict[tuple[str, ...], Record] = {}
     for record in tried:
         key = record["workload"], record["algorithm"], record["variant"]
@@ -160,7 +162,7 @@ def fastest(tried: list[Record]) -> list[Record]:
 
 
 def said(*command: str) -> str:
-    """What a command prints; nothing where it is not there or fails."""
+    """Output of a command; empty if there is no such command or it fails."""
     if not shutil.which(command[0]):
         return ""
     return subprocess.run(
@@ -169,8 +171,9 @@ def said(*command: str) -> str:
 
 
 def document(tried: list[Record], failed: list[str], started: datetime) -> Record:
-    """The file that benchmarks/README.md describes; `tried` holds all settings, `records` the
-    fastest of each program.
+    """The file that benchmarks/README.md describes.
+
+    `tried` holds all settings, `records` the fastest of each program.
     """
     gpus = said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
     machine = {
@@ -205,9 +208,11 @@ def table(result: Record) -> str:
         name = r["variant"]
         program = f"{name} {r['versions'][versions[name]]}" if name in versions else name
         cells = [
-            r["workload"], r["algorithm"], program, f"{r['workers']} x {r['threads']}", f"{r['ms_per_step']:.1f}",
-            f"{r['low']:.1f}-{r['high']:.1f}", f"{r['speedup']:.2f}" if "speedup" in r else "",
-            f"{r['startup_s']:.0f} + {r['warmup_s']:.0f}", f"{r['loss_before']:.2f} → {r['loss']:.2f}",
+            r["workload"], r["algorithm"], program, f"{r['workers']} x {r['threads']}",
+            f"{r['ms_per_step']:.1f}", f"{r['low']:.1f}-{r['high']:.1f}",
+            f"{r['speedup']:.2f}" if "speedup" in r else "",
+            f"{r['startup_s']:.0f} + {r['warmup_s']:.0f}",
+            f"{r['loss_before']:.2f} → {r['loss']:.2f}",
             f"{r['distance']:.1e}" if "distance" in r else "",
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |\n")
@@ -215,11 +220,14 @@ def table(result: Record) -> str:
     where = f"{machine['cores']} cores of {machine['cpu']}" + (
         f", {machine['gpu']}" if "gpu" in machine else ""
     )
-    return f"{head}{''.join(lines)}\n{where}, {day}, commit {result['commit']}, `{result['command']}`.\n"
+    return (
+        f"{head}{''.join(lines)}\n{where}, {day}, commit {result['commit']}, "
+        f"`{result['command']}`.\n"
+    )
 
 
 def some_of(*known: str) -> Callable[[str], list[str]]:
-    """Reads a list such as "plain,fedmix" of known names."""
+    """Make a parser of lists of known names, such as "plain,fedmix"."""
 
     def read(text: str) -> list[str]:
         unknown = set(text.split(",")) - set(known)
@@ -240,7 +248,7 @@ def main() -> None:
     parser.add_argument("--workloads", type=some_of("lenet", "vgg"), default=["lenet", "vgg"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--cores", type=int, default=os.cpu_count() or 1, help="of this machine, to be used"
+        "--cores", type=int, default=os.cpu_count() or 1, help="number of cores to use"
     )
     parser.add_argument(
         "--here",
@@ -259,7 +267,7 @@ def main() -> None:
     folder = HERE / ".runs" / "records"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    args.json.parent.mkdir(parents=True, exist_ok=True)  # now, and not after all has been measured
+    args.json.parent.mkdir(parents=True, exist_ok=True)  # fail now, not after hours
     failed = measure(args, folder)
     tried = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     failed += [

@@ -1,10 +1,8 @@
-"""What every program trains: clients, samples, batches, initial weights.
+"""The common workload: clients, samples, batches and initial weights.
 
-NumPy alone, so that all environments can import it.
-
-Draws come from streams keyed by (seed, purpose, round, client), by the rule of fedmix
-(`core/rng.py`, `training/draws.py`): every program sees the same clients and batches, and their
-weights can be compared at the end.
+It uses NumPy only, so that all environments can import it. Draws come from streams keyed by (seed,
+purpose, round, client), by the rule of fedmix (`core/rng.py`, `training/draws.py`): every program
+sees the same clients and batches, and their weights can be compared at the end.
 """
 
 import math
@@ -20,11 +18,10 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Workload:
-    """FedAvg over `clients`, `per_round` of them a round, with rounds that warm up and rounds that
-    count.
+    """FedAvg over `clients`, `per_round` of them a round.
 
-    `kernels` are the shapes of the model's weights in the order of `fedmix.models`; each has a
-    bias.
+    `warmup` rounds are not counted, `rounds` are. `kernels` are the shapes of the model's weights
+    in the order of `fedmix.models`; each has a bias.
     """
 
     name: str
@@ -57,8 +54,9 @@ class Workload:
         )
 
     def data(self) -> tuple[Array, Array]:
-        """Inputs (N, samples, C, H, W), labels (N, samples): noise on one picture of 4x4 tiles per
-        class, a task to learn.
+        """Inputs (N, samples, C, H, W) and labels (N, samples).
+
+        To be learnable, inputs are noise on one picture of 4x4 tiles per class.
         """
         rng = self.stream("data")
         y = rng.integers(0, self.classes, (self.clients, self.samples))
@@ -69,10 +67,9 @@ class Workload:
         return (noise + pictures[y]) / 2, y
 
     def initial(self) -> list[Array]:
-        """Weights from N(0, 2 / fan_in) and zero biases, one after the other, as PyTorch lays them
-        out.
+        """Weights from N(0, 2 / fan_in) and zero biases, in PyTorch's layout and order.
 
-        The last layer's are a tenth of that, so that the loss begins near log(classes).
+        The last layer's weights are a tenth of that, so that the loss begins near log(classes).
         """
         rng = self.stream("initial")
         arrays: list[Array] = []
@@ -95,7 +92,7 @@ class Workload:
         ]
 
     def rows(self, round_: int, client: int) -> Array:
-        """The client's samples of each step, (steps, batch): one permutation an epoch."""
+        """The client's samples in each step, (steps, batch): one permutation per epoch."""
         rng = self.stream("batches", round_, client)
         return np.concatenate([rng.permutation(self.samples) for _ in range(self.epochs)]).reshape(
             self.steps, self.batch
@@ -113,14 +110,16 @@ WORKLOADS = {
     work.name: work
     for work in (
         Workload(
-            "lenet", clients=50, per_round=10, epochs=2, shape=(1, 28, 28), classes=62, warmup=2, rounds=8,
+            "lenet", clients=50, per_round=10, epochs=2, shape=(1, 28, 28), classes=62, warmup=2,
+            rounds=8,
             kernels=((6, 1, 5, 5), (16, 6, 5, 5), (120, 400), (84, 120), (62, 84)),
         ),
         Workload(
-            "vgg", clients=60, per_round=15, epochs=1, shape=(3, 32, 32), classes=10, warmup=1, rounds=2,
+            "vgg", clients=60, per_round=15, epochs=1, shape=(3, 32, 32), classes=10, warmup=1,
+            rounds=2,
             kernels=(
-                (32, 3, 3, 3), (64, 32, 3, 3), (128, 64, 3, 3), (128, 128, 3, 3), (256, 128, 3, 3), (256, 256, 3, 3),
-                (512, 4096), (512, 512), (10, 512),
+                (32, 3, 3, 3), (64, 32, 3, 3), (128, 64, 3, 3), (128, 128, 3, 3), (256, 128, 3, 3),
+                (256, 256, 3, 3), (512, 4096), (512, 512), (10, 512),
             ),
         ),
     )

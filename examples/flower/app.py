@@ -1,5 +1,6 @@
-"""A federation over your own data: copy this folder, then change `load`, `held_out` and
-experiment.toml.
+"""A federation over your own data.
+
+Copy this folder, then change `load`, `held_out` and experiment.toml.
 """
 
 from collections.abc import Mapping
@@ -15,19 +16,20 @@ CLASSES = 10
 
 
 def load(client: int, config: Mapping[str, Any]) -> FederatedData:
-    """The samples of one client, from a folder on its own machine: --node-config 'partition-id=0
-    data="/srv/digits"'.
+    """The samples of one client, from a folder on its own machine.
+
+    The folder is given by --node-config 'partition-id=0 data="/srv/digits"'.
     """
     return read(Path(config["data"]) / f"client-{client}.npz")
 
 
 def held_out(config: Mapping[str, Any]) -> FederatedData:
-    """The samples with which the server tests the model after every round."""
+    """The samples on which the server tests the model after every round."""
     return read(Path(config["data"]) / "test.npz")
 
 
 def read(path: Path) -> FederatedData:
-    """Vectors `x` of float32 and labels `y`; for images or text see fedmix.data.transforms."""
+    """Read float32 vectors `x` and labels `y`; for images or text see fedmix.data.transforms."""
     with np.load(path) as arrays:
         return alone(arrays["x"], arrays["y"], classes=CLASSES)
 

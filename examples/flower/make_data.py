@@ -1,5 +1,8 @@
-"""Writes handwritten digits as files of four clients and a test file, to try the example with:
-python make_data.py FOLDER
+"""Writes handwritten digits as files of four clients and a test file, to try the example.
+
+Run it with
+
+    python make_data.py FOLDER
 """
 
 import sys
@@ -11,7 +14,7 @@ from fedmix.data import digits
 
 
 def main(folder: Path, clients: int = 4) -> None:
-    """Every client gets digits of three classes, as vectors of 64 grey levels."""
+    """Give every client digits of three classes, as vectors of 64 grey levels."""
     data = digits(clients, classes_per_client=3)
     folder.mkdir(parents=True, exist_ok=True)
     for client in range(clients):

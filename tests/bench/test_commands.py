@@ -185,7 +185,10 @@ def interrupted(args: list[str], at: str) -> tuple[int, str, str]:
 
     In the background a shell has it ignored.
     """
-    code = "from fedmix.runs import progress; progress.LINE_SECONDS = 0.0; from fedmix.cli.app import main; main()"
+    code = (
+        "from fedmix.runs import progress; progress.LINE_SECONDS = 0.0; from fedmix.cli.app "
+        "import main; main()"
+    )
     command = [sys.executable, "-c", code, "bench", *args]
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(

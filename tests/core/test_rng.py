@@ -127,7 +127,7 @@ def test_step_keys() -> None:
 
 
 def test_hash_is_exact_integer_arithmetic() -> None:
-    """The same in Python's unbounded integers: nothing overflows, up to the largest 32-bit value."""
+    """Equal to Python's unbounded integers: nothing overflows, up to the largest 32-bit value."""
 
     def by_hand(v: int) -> int:
         v = ((v ^ v >> 16) * 0x21F0AAAD) % 2**32
@@ -140,7 +140,7 @@ def test_hash_is_exact_integer_arithmetic() -> None:
 
 
 def test_hash_mixes() -> None:
-    """Flipping any input bit flips each output bit half the time (4,000 inputs: deviation 0.008)."""
+    """Any flipped input bit flips each output bit half the time (4,000 inputs: deviation 0.008)."""
     values = torch.from_numpy(np.random.default_rng(0).integers(0, 2**32, 4000))
     plain = hash32(values)
     for bit in range(32):
@@ -199,20 +199,29 @@ from fedmix.models import initialised
 from tests.synthetic import federated
 
 def net():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10))
+    layers = nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10)
+    return nn.Sequential(nn.Flatten(), *layers)
 
 def digest(engine, seed, objective):
     exchange = Exchange(m=1, noise=0.1, average=2) if objective.needs.means else None
     training = Training(2, batch_size=5, lr=0.05, momentum=0.9)
     data = federated("digits_cnn", (7, 3, 5))
-    federation = Federation(initialised(net, seed), data, objective, training, exchange=exchange, engine=engine, seed=seed)
+    federation = Federation(
+        initialised(net, seed), data, objective, training,
+        exchange=exchange, engine=engine, seed=seed,
+    )
     list(federation.run(2))
     total = hashlib.sha256()
     for name, p in sorted(federation.params.items()):
         total.update(name.encode() + p.numpy().tobytes())
     return total.hexdigest()
 
-cases = [(e, s, o) for e in ("vectorised", "sequential") for s in (0, 1) for o in (FedMix(0.1), LocalMix(alpha=1.0))]
+cases = [
+    (e, s, o)
+    for e in ("vectorised", "sequential")
+    for s in (0, 1)
+    for o in (FedMix(0.1), LocalMix(alpha=1.0))
+]
 print(json.dumps({f"{e} {s} {type(o).__name__}": digest(e, s, o) for e, s, o in cases}))
 """
 

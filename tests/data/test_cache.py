@@ -1,4 +1,4 @@
-"""The cache of decoded arrays: whole or absent, whatever interrupts, and damaged sources are named."""
+"""The cache of decoded arrays is whole or absent, whatever interrupts; damaged files are named."""
 
 import errno
 import os

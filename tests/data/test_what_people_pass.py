@@ -133,14 +133,17 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "dates": (X.astype("M8[D]"), "cannot be made an array of numbers .they are datetime64"),
     "durations": (X.astype("m8[s]"), "cannot be made an array of numbers .they are timedelta64"),
     "complex": (X.astype(complex), "cannot be made an array of numbers .they are complex128"),
-    "objects": (X.astype(object), "cannot be made an array of numbers .they are object.; turn them into integers or floats"),
+    "objects": (X.astype(object),
+        "cannot be made an array of numbers .they are object.; turn them into integers or floats"),
     "text": (X.astype(str), "cannot be made an array of numbers .they are text"),
     "records": (STRUCTURED, "cannot be made an array of numbers .they are void"),
     "missing": ([[None, 1.0]] * 12, "cannot be made an array of numbers .they are object"),
-    "trained on": (torch.tensor(X, requires_grad=True), "cannot be made an array of numbers .Can't call numpy"),
+    "trained on": (torch.tensor(X, requires_grad=True),
+        "cannot be made an array of numbers .Can't call numpy"),
     "half tensors": (torch.tensor(X, dtype=torch.bfloat16), "cannot be made an array of numbers"),
     "sparse tensor": (torch.tensor(X).to_sparse(), "cannot be made an array of numbers"),
-    "sparse matrix": (scipy.sparse.csr_matrix(X), "are of type csr_matrix; give an array or a tensor"),
+    "sparse matrix": (scipy.sparse.csr_matrix(X),
+        "are of type csr_matrix; give an array or a tensor"),
     "generator": ((row for row in X), "are of type generator; give an array or a tensor"),
     "dict": ({"a": X}, "are of type dict; give an array"),
     "nothing in them": (X[:, :0], "have shape .12, 0., with nothing for a sample"),
@@ -258,7 +261,8 @@ def test_targets_of_another_width_are_refused() -> None:
     for width in (1, 2):
         with pytest.raises(
             BadInput,
-            match=rf"test targets have shape \({width},\) but training targets \(3,\); make them alike",
+            match=rf"test targets have shape \({width},\) but training targets \(3,\); make them "
+            r"alike",
         ):
             from_arrays(X, np.zeros((12, 3)), ROWS, (X, np.zeros((12, width))))
 
@@ -310,7 +314,8 @@ def test_rows_by_client_that_cannot_be_are_refused(rows: Ragged) -> None:
     for part, wrong in wrongs:
         with pytest.raises(
             BadInput,
-            match=f"the {part} of clients are no int64 rows with rising offsets; make them by Ragged.of",
+            match=f"the {part} of clients are no int64 rows with rising offsets; make them by "
+            "Ragged.of",
         ):
             replace(MAKERS[0](X, Y, (X, Y)), **wrong)
 

@@ -72,7 +72,7 @@ def test_group_size(m: Any, samples: int, expected: int) -> None:
 
 
 def test_group_size_of_every_percentage() -> None:
-    """Whole-number arithmetic says what p % of n is; a product of floats may fall just short of it."""
+    """Integers say what p % of n is; a product of floats may fall just short of it."""
     wrong = [
         (part, samples)
         for part in range(1, 100)
@@ -217,7 +217,7 @@ def test_regression_targets_are_averaged() -> None:
 
 @pytest.mark.parametrize("kind", ["images", "inverted", "text"])
 def test_means_are_numpys_means_in_units(kind: str) -> None:
-    """2,500 samples, so that groups begin, end and lie across the blocks in which sums are taken."""
+    """2,500 samples, so that groups begin, end and lie across the blocks of the sums."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 2500)
     groups = np.split(rng.permutation(2500), [3, 900, 1024, 2100])

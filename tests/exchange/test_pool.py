@@ -60,7 +60,7 @@ def test_position_tells_no_owner() -> None:
     ("average", "sizes"), [(2, [2] * 5), (3, [3, 3, 4]), (4, [4, 6]), (6, [10]), (10, [10])]
 )
 def test_average_of_entries(average: int, sizes: list[int]) -> None:
-    """Every entry averages `average` releases with equal weights; what is left over joins the last."""
+    """Every entry averages `average` releases with equal weights; the last takes the rest."""
     for seed in range(5):
         pool = pool_of(average, seed)
         assert len(pool) == len(sizes)
@@ -127,6 +127,7 @@ def test_an_averaged_entry_belongs_to_all_who_are_in_it() -> None:
 def test_nothing_left_without_own_is_refused() -> None:
     with pytest.raises(
         BadInput,
-        match=r"every entry of the pool holds data of client 5.*smaller average, or exclude_own=False",
+        match=r"every entry of the pool holds data of client 5.*smaller average, or "
+        r"exclude_own=False",
     ):
         pool_of(10).entries_for(5, exclude_own=True)

@@ -150,7 +150,8 @@ def test_a_cutoff_for_everybody_is_refused() -> None:
     data = made()
     with pytest.raises(
         BadInput,
-        match=r"exchange.cutoff=7 leaves no client to send means: the largest has 6 samples; lower it",
+        match=r"exchange.cutoff=7 leaves no client to send means: the largest has 6 samples; lower "
+        r"it",
     ):
         exchange(data, cutoff=7)
 

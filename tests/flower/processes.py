@@ -109,8 +109,9 @@ class Federated:
         data = from_arrays(x, y, rows, (test["x"], test["y"]), classes=10)
         agreed = Task.of(self.experiment)
         federation = Federation(
-            agreed.module(data), data, agreed.objective, replace(agreed.training, clients_per_round=clients),
-            exchange=agreed.exchange, engine="sequential", seed=self.experiment.seed,
+            agreed.module(data), data, agreed.objective,
+            replace(agreed.training, clients_per_round=clients), exchange=agreed.exchange,
+            engine="sequential", seed=self.experiment.seed,
         )  # fmt: skip
         list(federation.run(self.experiment.rounds))
         return federation

@@ -222,7 +222,7 @@ def test_a_lying_nodes_types_cannot_steer_a_terminal() -> None:
 
 
 def test_clients_with_the_same_samples_are_not_seen_to_have_them() -> None:
-    """The digest is there to tell one client's samples from those that it had before, in one run."""
+    """The digest tells one client's samples from those that it had before, within one run."""
 
     def digest(seed: int, client: int, rows: int) -> int:
         agreed = replace(

@@ -18,7 +18,11 @@ END_LATER = (
     "import pathlib, time\nwhile not pathlib.Path('../metrics.jsonl').is_file(): "
     "time.sleep(0.1)\ntime.sleep(1); " + END
 )
-TRAIN = "import pathlib, time; pathlib.Path('../metrics.jsonl').write_text('{\"round\": 1, \"loss\": 0.5}\\n'); time.sleep(3)"
+TRAIN = (
+    "import pathlib, time; "
+    "pathlib.Path('../metrics.jsonl').write_text('{\"round\": 1, \"loss\": 0.5}\\n'); "
+    "time.sleep(3)"
+)
 WAIT = "import time; time.sleep(20)"
 
 

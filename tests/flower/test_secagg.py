@@ -261,7 +261,8 @@ def test_groups_of_a_round_differ_between_attempts(monkeypatch: pytest.MonkeyPat
         lambda arrays: arrays[:1],
         lambda arrays: [
             *arrays[:2],
-            b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (9999999999,), }",
+            b"\x93NUMPY\x01\x00v\x00"
+            b"{'descr': '<i8', 'fortran_order': False, 'shape': (9999999999,), }",
         ],
         lambda arrays: [*arrays[:2], "text"],
     ],
@@ -346,7 +347,7 @@ def test_a_mean_is_made_in_the_one_step_that_masks_it(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("name", [Key.SOURCE_LIST, Key.ACTIVE_NODE_ID_LIST])
 def test_no_client_is_in_a_sum_twice(name: str) -> None:
-    """A group of three in which the server names one node twice, and so would get the sum of two."""
+    """In a group of three the server names one node twice, so would get the sum of two."""
     experiment, refused = light(exchange=HOW | {"average": 3}), list[str]()
     nodes = Nodes(client_app(task(experiment)), range(3))
     deliver = nodes.app

@@ -33,7 +33,10 @@ from fedmix.runs.run import Run
 if TYPE_CHECKING:
     from flwr.app import RecordDict
 
-METRICS = b'{"round": 1, "accuracy": 0.5, "loss": 1.5, "local_loss": 1.0, "seconds": 0.1, "bytes_up": 10, "bytes_down": 10}\n'
+METRICS = (
+    b'{"round": 1, "accuracy": 0.5, "loss": 1.5, "local_loss": 1.0, "seconds": 0.1, '
+    b'"bytes_up": 10, "bytes_down": 10}\n'
+)
 
 
 @cache
@@ -279,8 +282,9 @@ def asked_for_sum(data: bytes) -> None:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     f.__name__: f
     for f in (
-        toml, setting, metrics, reported_toml, summary, clients, environment, gallery, steps, checkpoint, header, parquet, image,
-        policy, releases, joining, means_sent, update, masked, asked_for_means, asked_to_train, asked_for_sum,
+        toml, setting, metrics, reported_toml, summary, clients, environment, gallery, steps,
+        checkpoint, header, parquet, image, policy, releases, joining, means_sent, update, masked,
+        asked_for_means, asked_to_train, asked_for_sum,
     )
 }  # fmt: skip
 

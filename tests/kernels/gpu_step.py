@@ -81,7 +81,7 @@ def _program(kind: str, objective: Objective) -> Program:
 
 
 def _apart(state: State) -> State:
-    """Before its step once more, with weights that lie as on a GPU and are others for every client."""
+    """The state before its step, with weights laid out as on a GPU and different by client."""
     rng = torch.Generator().manual_seed(0)
 
     def placed(t: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ SIZES = [
 
 
 def drawn(K: int, J: int, B: int, T: int, D: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gates' inputs (with a direction, if J = 2), recurrent weights, and a gradient of the outputs."""
+    """Gates' inputs (with a direction, if J = 2), recurrent weights, gradient of the outputs."""
     rng = torch.Generator().manual_seed(0)
     p = torch.randn(K, J, B, T, 4 * D, generator=rng)
     return (
@@ -40,7 +40,7 @@ def by_pytorch(p: Tensor, w: Tensor) -> Tensor:
 
 
 def cells(p: Tensor, w: Tensor) -> Tensor:
-    """h of one client's (B, T, 4D), one number after another: σ(a), tanh(a) by their exponentials."""
+    """h of one client's (B, T, 4D), number by number; σ(a) and tanh(a) by exponentials."""
     D = w.shape[1]
     before = [torch.zeros(len(p), dtype=p.dtype)] * D
     state = list(before)

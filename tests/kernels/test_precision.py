@@ -81,7 +81,8 @@ def test_what_the_user_had_set_comes_back(flag: bool) -> None:
 
 
 @pytest.mark.parametrize(("capability", "precision", "refused"), [
-    ((7, 5), "bf16", True), ((7, 5), "tf32", False), ((8, 0), "bf16", False), ((9, 0), "bf16", False),
+    ((7, 5), "bf16", True), ((7, 5), "tf32", False), ((8, 0), "bf16", False),
+    ((9, 0), "bf16", False),
 ])  # fmt: skip
 def test_bf16_needs_a_gpu_that_has_it(
     capability: tuple[int, int],
@@ -91,7 +92,10 @@ def test_bf16_needs_a_gpu_that_has_it(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
-    sentence = "precision 'bf16' needs a GPU of compute capability 8.0 or more, which Tesla T4 is not; choose float32"
+    sentence = (
+        "precision 'bf16' needs a GPU of compute capability 8.0 or more, "
+        "which Tesla T4 is not; choose float32"
+    )
     with pytest.raises(BadInput, match=sentence) if refused else nullcontext():
         check_device(precision, torch.device("cuda", 0))
     check_device(precision, torch.device("cpu"))
@@ -139,7 +143,7 @@ class Notes(Objective):
 def test_steps_are_rounded_and_averages_and_tests_are_not(
     engine: EngineName, precision: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The average takes updates while the engine is still at work, and yet not in its arithmetic."""
+    """The average takes updates while the engine still works, but not in its precision."""
     outside = list[tuple[str, bool, bool]]()
 
     def noting(updates: Iterable[Updates], samples: Mapping[int, int]) -> Any:

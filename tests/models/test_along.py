@@ -1,4 +1,4 @@
-"""A value and its derivative in one pass, by every rule; and which layers are replaced on the way."""
+"""A value and its derivative in one pass, by every rule; and which layers are replaced."""
 
 import copy
 from collections.abc import Callable

@@ -285,7 +285,8 @@ def test_hooks_on_gradients_are_refused(add: Callable[[Any], object]) -> None:
     add(module[2])
     with pytest.raises(
         BadInput,
-        match=r"layer '2' \(Linear\) has a hook on its gradients, which would never run; take it off",
+        match=r"layer '2' \(Linear\) has a hook on its gradients, which would never run; take it "
+        r"off",
     ):
         Federation(module, arrays(), Supervised(), Training(2))
 

@@ -29,7 +29,7 @@ def test_parameters_of_lenet() -> None:
 
 
 def test_parameters_of_vgg() -> None:
-    """3x3 convolutions 3, 32, 64, 128, 128, 256, 256; three max-pools leave 4x4; then 512, 512, 10."""
+    """3x3 convolutions 3-32-64-128-128-256-256; three max-pools leave 4x4; then 512, 512, 10."""
     layers = [
         896,
         18_496,

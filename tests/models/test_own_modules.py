@@ -191,7 +191,7 @@ class Pair(nn.Module):
 
 
 class Stateful(ByItself):
-    """Its `forward` is given; the buffer `seen` and the attribute `calls` are there to be changed."""
+    """Its `forward` is given; it may change the buffer `seen` and the attribute `calls`."""
 
     seen: Tensor
 

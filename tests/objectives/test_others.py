@@ -70,7 +70,7 @@ def test_losses_are_linear_in_the_target(loss: losses.Loss) -> None:
 
 
 def test_cross_entropy_by_hand() -> None:
-    """Logits (0, ln 3) are probabilities (1/4, 3/4); against labels (1/2, 1/2): −½ ln ¼ − ½ ln ¾."""
+    """Logits (0, ln 3) are probabilities (¼, ¾); against labels (½, ½): −½ ln ¼ − ½ ln ¾."""
     value = losses.cross_entropy.value(tensor([0.0, math.log(3)]), tensor([0.5, 0.5]))
     assert float(value) == pytest.approx(-0.5 * math.log(0.25) - 0.5 * math.log(0.75), abs=1e-12)
 

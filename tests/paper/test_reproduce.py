@@ -355,7 +355,8 @@ def test_only_what_is_there(
     assert {cell["text"] for cell in said["cells"]} == {"–"}
     assert (
         said["notes"][-1]
-        == f"There is no finished run of these settings under {tmp_path}; leave --no-run out to run them."
+        == f"There is no finished run of these settings under {tmp_path}; leave --no-run out to "
+        "run them."
     )
     assert not list(tmp_path.iterdir())
 

@@ -90,7 +90,10 @@ def test_experiments_are_those_that_the_paper_describes() -> None:
         twenty.training.clients_per_round,
         twenty.data.samples_per_client,
     ) == (20, 5, 833)
-    assert [TABLES["participation"].experiment("fedmix", str(s)).training.clients_per_round for s in (0.1, 0.15, 0.5, 1.0)] == [
+    assert [
+        TABLES["participation"].experiment("fedmix", str(s)).training.clients_per_round
+        for s in (0.1, 0.15, 0.5, 1.0)
+    ] == [
         60 * 0.1, 60 * 0.15, 60 * 0.5, 60,
     ]  # fmt: skip
     few = TABLES["mean-size"].experiment("femnist-fedmix", "50")

@@ -159,7 +159,7 @@ def test_sensitivity_by_hand() -> None:
 def test_no_sample_moves_the_means_further(
     sizes: tuple[int, int], nonneg: bool, together: bool, seed: int
 ) -> None:
-    """Random data, one sample replaced by another: inputs and labels move by no more than was said."""
+    """Random data, one sample replaced: inputs and labels move by at most the sensitivity."""
     count, m = max(sizes), min(sizes)
     rng = np.random.default_rng(seed)
     x, y = (
@@ -562,9 +562,9 @@ def test_extremes_end_in_numbers() -> None:
 
 
 @pytest.mark.parametrize("wrong", [
-    {"level": "Client"}, {"level": "clients"}, {"level": ["client"]}, {"neighbours": "add_remove"}, {"neighbours": "Replace"},
-    {"nonnegative": "no"}, {"nonnegative": 1}, {"group": True}, {"group": 5.0}, {"releases": 2.5}, {"releases": True},
-    {"delta": "1e-5"}, {"delta": True},
+    {"level": "Client"}, {"level": "clients"}, {"level": ["client"]}, {"neighbours": "add_remove"},
+    {"neighbours": "Replace"}, {"nonnegative": "no"}, {"nonnegative": 1}, {"group": True},
+    {"group": 5.0}, {"releases": 2.5}, {"releases": True}, {"delta": "1e-5"}, {"delta": True},
 ], ids=str)  # fmt: skip
 def test_a_promise_is_made_of_known_words_and_numbers_only(wrong: dict[str, Any]) -> None:
     """Another word was taken for the one that promises more: "Client" for "sample", "add_remove"

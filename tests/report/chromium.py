@@ -30,7 +30,10 @@ OPTIONS = (
     "--remote-debugging-pipe",
 )
 # The browser reads commands from descriptor 3 and answers on 4.
-START = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+START = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); "
+    "os.execv(sys.argv[3], sys.argv[3:])"
+)
 
 
 class Page:

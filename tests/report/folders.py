@@ -123,7 +123,10 @@ def study(folder: Path, rounds: int = 40) -> Path:
     """Three algorithms with three seeds each."""
     for algorithm in SPEED:
         for seed in range(3):
-            command = f"fedmix run digits --algorithm {algorithm} --seed {seed} --rounds {rounds} --out runs"
+            command = (
+                f"fedmix run digits --algorithm {algorithm} --seed {seed} --rounds {rounds} "
+                "--out runs"
+            )
             run_folder(
                 folder / f"digits-{algorithm}-s{seed}",
                 spec(algorithm, seed, rounds),

@@ -172,7 +172,10 @@ def test_every_chart_is_drawn_in_chromium(
     browser: Page, written: Path, width: int, scheme: str
 ) -> None:
     browser.open(written, width, scheme=scheme)
-    drawn = "[...document.querySelectorAll('.chart')].map(c => c.querySelectorAll('.trace, .hm image').length)"
+    drawn = (
+        "[...document.querySelectorAll('.chart')]"
+        ".map(c => c.querySelectorAll('.trace, .hm image').length)"
+    )
     assert all(traces > 0 for traces in browser.evaluate(drawn))
     assert browser.evaluate("document.documentElement.scrollWidth") == width
     assert browser.evaluate("window.hacked === undefined")
@@ -183,7 +186,10 @@ def test_every_chart_is_drawn_in_chromium(
 
 
 def test_charts_fit_the_paper_and_the_window(browser: Page, written: Path, tmp_path: Path) -> None:
-    widths = "[...document.querySelectorAll('.chart:not(.wide) .main-svg')].map(s => s.width.baseVal.value)"
+    widths = (
+        "[...document.querySelectorAll('.chart:not(.wide) .main-svg')]"
+        ".map(s => s.width.baseVal.value)"
+    )
     browser.open(written)
     browser.evaluate("addEventListener('beforeprint', () => { window.printed = " + widths + " })")
     before = browser.evaluate(widths)
@@ -205,7 +211,8 @@ def test_scores_by_clients_samples(tmp_path: Path) -> None:
     )
     [trace] = next(
         figure["data"] for figure in report(folder, tmp_path / "a.html").figures
-        if figure["layout"].get("xaxis", {}).get("title", {}).get("text") == "training samples of a client"
+        if figure["layout"].get("xaxis", {}).get("title", {}).get("text")
+        == "training samples of a client"
     )  # fmt: skip
     assert trace["x"] == [15, 35, 50, 60, 70, 80, 90, 100, 110, 120]
     assert trace["y"] == [1.5, 3.5, 5, 6, 7, 8, 9, 10, 11, None]

@@ -1,4 +1,4 @@
-"""`--jobs`: several runs at once give what one after the other gives, and leave no process behind."""
+"""`--jobs`: runs at the same time equal runs one after the other, and leave no process behind."""
 
 import os
 import signal
@@ -160,7 +160,7 @@ def test_each_outcome_arrives(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_killed_processes_are_told_and_none_is_left(tmp_path: Path) -> None:
-    """First a child is killed from outside, then its parent: the other child must not go on alone."""
+    """First a child is killed, then its parent: the other child must not go on alone."""
     options = [
         "--algorithms",
         "fedavg",

@@ -222,8 +222,9 @@ def test_seeds_and_algorithms_are_reported(tmp_path: Path) -> None:
     assert all([run.seed for run in group.runs] == ["0", "1"] for group in groups.values())
     own = groups["Tempered"].settings
     assert {k: v for k, v in own.items() if k.startswith("objective.")} == {
-        "objective.name": "Tempered", "objective.temperature": "2.0", "objective.mu": "0.0", "objective.layer": "0",
-        "objective.beside.name": "fedavg", "objective.beside.mu": "0.0", "objective.beside.layer": "0",
+        "objective.name": "Tempered", "objective.temperature": "2.0", "objective.mu": "0.0",
+        "objective.layer": "0", "objective.beside.name": "fedavg", "objective.beside.mu": "0.0",
+        "objective.beside.layer": "0",
     }  # fmt: skip
 
 
@@ -274,9 +275,9 @@ def test_another_change_of_the_data_is_refused(
 ) -> None:
     """By its name, its code, or what it takes from around it. The same one, made again, goes on."""
     functions: dict[str, Any] = {
-        "name": looked_up, "closure": given([1, 2]), "array": given(np.arange(3)), "default": fixed, "object": Shifting(1),
-        "method": Shifting(1).other, "partial": partial(fixed, rows=(7,)), "constant": lambda _: {0: [8]},
-        "code": lambda r: {0: [r]},
+        "name": looked_up, "closure": given([1, 2]), "array": given(np.arange(3)), "default": fixed,
+        "object": Shifting(1), "method": Shifting(1).other, "partial": partial(fixed, rows=(7,)),
+        "constant": lambda _: {0: [8]}, "code": lambda r: {0: [r]},
     }  # fmt: skip
     for name, changes in functions.items():
         record(
@@ -286,8 +287,8 @@ def test_another_change_of_the_data_is_refused(
             quiet=True,
         )
     again = functions | {
-        "closure": given([1, 2]), "array": given(np.arange(3)), "object": Shifting(1), "method": Shifting(1).other,
-        "partial": partial(fixed, rows=(7,)),
+        "closure": given([1, 2]), "array": given(np.arange(3)), "object": Shifting(1),
+        "method": Shifting(1).other, "partial": partial(fixed, rows=(7,)),
     }  # fmt: skip
     for name, changes in again.items():
         assert (
@@ -300,9 +301,9 @@ def test_another_change_of_the_data_is_refused(
             == 2
         )
     others = again | {
-        "name": fixed, "closure": given([1, 3]), "array": given(np.arange(3) * 2), "object": Shifting(2),
-        "method": Shifting(2).other, "partial": partial(fixed, rows=(6,)), "constant": lambda _: {0: [9]},
-        "code": lambda r: {0: [-r]}, "default": partial(fixed),
+        "name": fixed, "closure": given([1, 3]), "array": given(np.arange(3) * 2),
+        "object": Shifting(2), "method": Shifting(2).other, "partial": partial(fixed, rows=(6,)),
+        "constant": lambda _: {0: [9]}, "code": lambda r: {0: [-r]}, "default": partial(fixed),
     }  # fmt: skip
     for name, changes in others.items():
         with pytest.raises(

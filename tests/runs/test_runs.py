@@ -1,4 +1,4 @@
-"""Runs survive what happens to them: kills, torn files, full disks, other processes, changed specs."""
+"""Runs survive kills, torn files, full disks, other processes and changed specs."""
 
 import contextlib
 import json
@@ -150,8 +150,8 @@ def test_scores_by_client(tmp_path: Path) -> None:
     scores give the pooled one.
     """
     values = {
-        "data": {"name": "diabetes", "clients": 8}, "model": {"name": "mlp"}, "objective": {"name": "fedavg"},
-        "training": {"clients_per_round": 3}, "rounds": 2,
+        "data": {"name": "diabetes", "clients": 8}, "model": {"name": "mlp"},
+        "objective": {"name": "fedavg"}, "training": {"clients_per_round": 3}, "rounds": 2,
     }  # fmt: skip
     spec = Experiment.of(values)
     summary = Run(spec, tmp_path).execute()
@@ -288,7 +288,8 @@ def test_lost_means_are_named(tmp_path: Path) -> None:
     (tmp_path / "means-1.safetensors").unlink()
     with pytest.raises(
         BadInput,
-        match=r"means-1\.safetensors is damaged .*; delete checkpoint.safetensors to start this run anew",
+        match=r"means-1\.safetensors is damaged .*; delete checkpoint.safetensors to start this "
+        r"run anew",
     ):
         Run(tiny(), tmp_path).execute()
 
@@ -322,7 +323,7 @@ def test_a_finished_run_whose_spec_was_edited_says_so(tmp_path: Path) -> None:
 
 
 def test_scores_that_are_not_finite_stay_valid_json() -> None:
-    """A model that overflows only in evaluation: null in the files, and a summary of what there is."""
+    """A model that overflows only in evaluation: null in the files, and still a summary."""
     lines = [
         {"round": r, "mse": m, "seconds": 1.0, "bytes_up": 0, "bytes_down": 0}
         for r, m in ((1, 0.5), (2, None), (3, 0.25))

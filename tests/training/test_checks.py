@@ -286,8 +286,9 @@ def test_units_that_are_dead_for_two_samples_are_no_token_ids(seed: int) -> None
     pictures = from_arrays(x, np.array([0, 1]), [[0], [1]], (x, np.array([0, 1])), classes=3)
     torch.manual_seed(seed)
     module = nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 3, padding=1), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3),
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 3, padding=1),
+        nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.Flatten(),
+        nn.Linear(8, 3),
     )  # fmt: skip
     Federation(module, pictures, NaiveMix(0.1), Training(2))
 

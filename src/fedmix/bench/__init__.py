@@ -1,3 +1,1 @@
-"""What fedmix costs: one local step against the plain PyTorch loop, and how a round grows with
-everything that can grow.
-"""
+"""Benchmarks: a local step against the plain PyTorch loop, and how the cost of a round grows."""

@@ -1,6 +1,4 @@
-"""The workloads: the presets' models and settings on random data of the right shapes, made in
-memory.
-"""
+"""Benchmark workloads: models and settings of the presets, on random data made in memory."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,17 +29,22 @@ from fedmix.training.engines import Engine, Sequential, Vectorised
 from fedmix.training.federation import Federation
 from fedmix.training.settings import Training
 
-RATE = 0.001  # small, so that no weights leave the numbers; it does not change the time
+RATE = 0.001  # small, so that weights stay finite; it does not change the time
 
 
 class Workload(NamedTuple):
     """A model with random data for it.
 
-    `preset` gives clients per round, batch size, momentum, λ and the exchange.
-
-    `loop_model` is the module that the plain loop trains, where people would write another one.
-    `steps` are a client's local steps in a round, on a CPU and on a GPU: enough to time, and few
-    enough to wait for.
+    Args:
+        preset: Name of the preset that gives clients per round, batch size, momentum, λ and the
+            exchange.
+        model: Function that makes the model.
+        shape: Shape of a stored sample.
+        classes: Number of classes.
+        transform: Conversion of stored samples to model inputs.
+        steps: Local steps of a client in a round, on a CPU and on a GPU: enough to time, few enough
+            to wait for.
+        loop_model: Model of the plain loop, if people would write another one there.
     """
 
     preset: str
@@ -79,7 +82,7 @@ WORKLOADS = {
 }
 
 VARIANTS: dict[str, Callable[..., Engine]] = {
-    "plain": Sequential,  # which the loop takes the place of
+    "plain": Sequential,  # the loop then replaces the engine
     "sequential": Sequential,
     "vectorised": partial(Vectorised, compile=False),
     "compiled": partial(Vectorised, compile=True),
@@ -88,9 +91,9 @@ VARIANTS: dict[str, Callable[..., Engine]] = {
 
 
 class Size(NamedTuple):
-    """How large a round is, and how exact.
+    """Size and precision of a round; None stands for the preset's value.
 
-    None is the preset's; `ragged` gives clients from 20 % to 180 % of the mean size.
+    `ragged` gives clients from 20 % to 180 % of the mean number of samples.
     """
 
     clients: int | None = None
@@ -103,7 +106,10 @@ class Size(NamedTuple):
 def federation(
     workload: Workload, algorithm: str, variant: str, size: Size, device: str
 ) -> Federation:
-    """A federation whose clients all take part in every round, trained by `variant`."""
+    """Make a federation whose clients all take part in every round, trained by `variant`.
+
+    Raises BadInput for a number of steps below 1.
+    """
     spec = experiment(workload.preset, algorithm)
     given = {"clients_per_round": size.clients, "batch_size": size.batch}
     changed = {name: value for name, value in given.items() if value is not None}
@@ -132,7 +138,7 @@ def federation(
 
 
 def _sizes(training: Training, steps: int, ragged: bool) -> list[int]:
-    """Samples of each client."""
+    """Number of samples of each client."""
     mean, clients = steps * training.batch_size, training.clients_per_round
     shares = np.linspace(0.2, 1.8, clients) if ragged else np.ones(clients)
     return [max(1, round(mean * share)) for share in shares]

@@ -1,6 +1,6 @@
-"""What something was measured on and with.
+"""The machine and the versions that were measured.
 
-No paths and no names of machines: results are meant to be shown.
+Paths and host names are left out, since results are meant to be published.
 """
 
 import os
@@ -14,7 +14,7 @@ from fedmix.runs.environment import cpu, environment
 
 
 def about(device: torch.device, command: str) -> dict[str, Any]:
-    """Command, time, commit, machine and versions, as they go into a result's file."""
+    """Command, time, commit, machine and versions, as written to a result's file."""
     known = environment(device, command)
     versions = {name: known[name] for name in ("fedmix", "python", "torch", "numpy")}
     if triton := _version("triton"):
@@ -34,7 +34,7 @@ def about(device: torch.device, command: str) -> dict[str, Any]:
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
+    """Number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Times one local step of all clients for several variants, taking turns, all asked by one process.
+"""Times one local step of all clients for several variants that take turns in one process.
 
 Every round starts from the same weights and the same draws, so all variants and repeats do the same
 work.
@@ -30,13 +30,15 @@ from fedmix.training.engines.slots import length
 from fedmix.training.engines.vectorised import VectorisedRunner
 from fedmix.training.federation import Federation
 
-CLEARLY = 1.1  # times as long
+CLEARLY = 1.1  # clearly slower: so many times as long
 Listener = Callable[[str], None]
 
 
 class Timing(NamedTuple):
-    """Seconds of a whole round and of the engine's part in it, and the most GPU memory above what
-    there was before it.
+    """Times and memory of a round.
+
+    `whole` is the seconds of the round, `local` those of the engine, and `memory` the peak of GPU
+    memory in bytes, above what was in use before the round.
     """
 
     whole: float
@@ -45,9 +47,7 @@ class Timing(NamedTuple):
 
 
 class Clocked:
-    """An engine that notes how long its own work takes: gathering batches and stepping, from plans
-    to updated weights.
-    """
+    """An engine that measures its own time, from plans to updated weights."""
 
     def __init__(self, engine: Runner, device: torch.device) -> None:
         self.engine, self.device = engine, device
@@ -70,15 +70,11 @@ class Clocked:
 
 
 def _steps_and_padding(engine: Runner, work: Work) -> tuple[float, float | None]:
-    """Mean steps of a client, and the share of masked samples in what the engine computes, where
-    that is known.
-    """
+    """Mean steps of a client, and the fraction of padding in what the engine computes, if known."""
     steps = [plan.steps for plan in work.plans]
-    if isinstance(
-        engine, Processes
-    ):  # whose workers line clients up, each with an engine that is not here
+    if isinstance(engine, Processes):  # its workers pad, with engines of their own
         return statistics.mean(steps), None
-    if not isinstance(engine, VectorisedRunner):  # which alone lines clients up
+    if not isinstance(engine, VectorisedRunner):  # only this one pads
         return statistics.mean(steps), 0.0
     stays, slots = engine.packed(steps)
     masks = [plan.mask for plan in work.plans]
@@ -88,18 +84,18 @@ def _steps_and_padding(engine: Runner, work: Work) -> tuple[float, float | None]
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done what it was asked to do."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 class Trial:
-    """One variant with its federation, warmed up, and the rounds it has been timed for."""
+    """One variant with its federation, warmed up, and the rounds that were timed."""
 
     def __init__(
         self, workload: Workload, algorithm: str, variant: str, size: Size, device: str
     ) -> None:
-        gc.collect()  # what an earlier trial left must not go while this one's memory is counted
+        gc.collect()  # so that garbage of an earlier trial is not freed while memory is counted
         before = _allocated(device)
         self.variant, self.algorithm, self.precision = variant, algorithm, size.precision
         self.federation: Federation = federation(workload, algorithm, variant, size, device)
@@ -112,11 +108,10 @@ class Trial:
         self.rounds: list[Timing] = []
 
     def _warm_up(self) -> tuple[int, float]:
-        """The fastest number of CPU threads, and how long its first round took; more are tried
-        until they are clearly slower.
+        """Find the fastest number of CPU threads; return it and the time of its first round.
 
-        On a GPU the number stays what it is: the host only hands out work. Processes have one
-        thread each.
+        Larger numbers are tried until one is clearly slower. On a GPU the number is kept: the host
+        only launches work. Worker processes have one thread each.
         """
         best, threads, warmup = math.inf, 0, 0.0
         for count in self._thread_counts():
@@ -135,14 +130,14 @@ class Trial:
         return thread_counts(cores()) if self.device.type == "cpu" else [torch.get_num_threads()]
 
     def _anew(self, threads: int) -> Timing:
-        """A first round with that many threads; a compiled step has their number in its code."""
+        """Run a first round with that many threads; compiled code depends on their number."""
         self.threads = threads
         if isinstance(self.clock.engine, VectorisedRunner):
             self.clock.engine.forget()
         return self._round()
 
     def measure(self) -> None:
-        """One more round."""
+        """Time one more round."""
         self.rounds.append(self._round())
 
     def _round(self) -> Timing:
@@ -164,7 +159,7 @@ class Trial:
         )
 
     def record(self, workload: str) -> Record:
-        """What was measured so far: at least one round."""
+        """Summarise the rounds that were timed, of which there must be one at least."""
         steps = self.clock.steps
         ms = [1000 * timing.local / steps for timing in self.rounds]
         outside = statistics.median(1 - timing.local / timing.whole for timing in self.rounds)
@@ -179,7 +174,8 @@ class Trial:
             warmup_s=self.warmup,
             threads=self.threads if self.device.type == "cpu" else None,
             workers=self.clock.engine.count if isinstance(self.clock.engine, Processes) else None,
-            peak_mib=(self.held + max(t.memory for t in self.rounds)) / 2**20 if self.device.type == "cuda" else None,
+            peak_mib=(self.held + max(t.memory for t in self.rounds)) / 2**20
+            if self.device.type == "cuda" else None,
             round_ms=1000 * statistics.median(t.whole for t in self.rounds) if engine else None,
             outside=outside if engine else None,
             padding=self.clock.padding if engine else None,
@@ -189,7 +185,7 @@ class Trial:
 
 @contextmanager
 def _compiling_anew() -> Iterator[None]:
-    """Nothing that was compiled before is found, here and in processes that start meanwhile."""
+    """Disable caches of compiled code, in this process and in those that it starts meanwhile."""
     name = "TORCHINDUCTOR_FORCE_DISABLE_CACHES"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -215,7 +211,17 @@ def thread_counts(available: int) -> list[int]:
 
 
 class Bench:
-    """Measures groups of variants and keeps what it has, so that a run that is stopped can show it."""
+    """Measures groups of variants and keeps the results, so that a stopped run can show them.
+
+    Args:
+        size: Size and precision of the rounds.
+        device: The device, such as "cpu" or "cuda".
+        repeats: Number of timed rounds of each variant.
+        listen: Function that is told what is being measured.
+
+    Raises:
+        BadInput: `repeats` is below 1.
+    """
 
     def __init__(
         self, size: Size, device: str, repeats: int, listen: Listener = lambda _: None
@@ -229,14 +235,14 @@ class Bench:
 
     @property
     def records(self) -> list[Record]:
-        """All that was measured so far."""
+        """All results so far."""
         workload, trials = self._now
         return with_speedups([*self._done, *(t.record(workload) for t in trials if t.rounds)])
 
     def group(self, name: str, workload: Workload, algorithm: str, variants: Sequence[str]) -> None:
-        """Warm the variants up, then let them take turns.
+        """Warm the variants up, then time them in turns.
 
-        One that fails is noted, and the others go on.
+        A variant that fails is noted, and the others go on.
         """
         threads = torch.get_num_threads()
         trials: list[Trial] = []
@@ -264,7 +270,7 @@ class Bench:
                 trial = Trial(workload, algorithm, variant, self.size, self.device)
             except BadInput:
                 raise
-            except Exception as error:  # whatever it is, the other variants can be measured
+            except Exception as error:  # the other variants can still be measured
                 self._note(f"{name} {algorithm} {variant} failed: {first_line(error)}")
                 return None
         for text in dict.fromkeys(
@@ -274,6 +280,5 @@ class Bench:
         return trial
 
     def _note(self, text: str) -> None:
-        self.notes.append(
-            re.sub(r"(?:/[^\s/'\"]+)+/", "", text)
-        )  # files without their folders: notes are meant to be shown
+        # file names without folders, since notes are meant to be published
+        self.notes.append(re.sub(r"(?:/[^\s/'\"]+)+/", "", text))

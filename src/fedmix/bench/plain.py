@@ -1,9 +1,8 @@
-"""The loop that people write in PyTorch: a module, `torch.optim.SGD`, `loss.backward()`, one client
-after another.
+"""The plain PyTorch loop: a module, `torch.optim.SGD`, `loss.backward()`, client by client.
 
-It shares no code with the engines' step, so it is also a check of theirs. It is written with care,
-so that what is compared is the ordinary way and not a bad one: data stays on the device, nothing
-waits for the GPU inside a client, LSTMs are PyTorch's own.
+It shares no code with the engines, so it also checks their results. It is written with care, so
+that the comparison is with the usual way and not with a bad one: data stays on the device, nothing
+waits for the GPU inside a client, and LSTMs are PyTorch's own.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,9 +28,7 @@ LoopLoss = Callable[[nn.Module, Tensor, Tensor, Received | None], Tensor]
 
 
 class Plain:
-    """Runs a round's clients in the plain loop, from the same draws as an engine, whose place in a
-    federation it can take.
-    """
+    """Runs the clients of a round in the plain loop, with an engine's draws and interface."""
 
     def __init__(
         self,
@@ -62,7 +59,7 @@ class Plain:
             )
 
     def _train(self, data: Resident, client: int, plan: ClientPlan, work: Work) -> Tensor:
-        """One client's local update; its mean loss."""
+        """Run one client's local update; return its mean loss."""
         how = self.training
         optimiser = torch.optim.SGD(
             self.weights, work.lr, how.momentum, weight_decay=how.weight_decay
@@ -71,7 +68,7 @@ class Plain:
         rows = torch.from_numpy(data.data.clients[client][plan.rows]).to(data.device)
         crops = None if plan.crops is None else torch.from_numpy(plan.crops).to(data.device)
         losses = []
-        for step, size in enumerate(plan.mask.sum(1).tolist()):  # padding is at a batch's end
+        for step, size in enumerate(plan.mask.sum(1).tolist()):  # padding is at the end of a batch
             x = transform.units(data.x[rows[step, :size]])
             if crops is not None:
                 x = crop_and_flip(x, crops[step, :size], transform.pad)
@@ -88,7 +85,7 @@ class Plain:
 
 
 def loop_loss(objective: Objective) -> LoopLoss:
-    """The objective as people write it in the loop."""
+    """The objective as it is usually written in a loop; BadInput if the loop does not have it."""
     match objective:
         case Supervised():
             return lambda module, x, y, _: F.cross_entropy(module(x), y)
@@ -108,8 +105,9 @@ def naivemix(module: nn.Module, x: Tensor, y: Tensor, mean: Received, lam: float
 
 
 def fedmix(module: nn.Module, x: Tensor, y: Tensor, mean: Received, lam: float) -> Tensor:
-    """ℓ1 + ℓ2 + ℓ3 with ℓ3 by double backward: the input gradient carries the batch's 1/B, so ℓ3
-    sums over all elements.
+    """ℓ1 + ℓ2 + ℓ3, with ℓ3 by double backward.
+
+    The input gradient carries the batch's 1/B, so ℓ3 sums over all elements.
     """
     x = ((1 - lam) * x).requires_grad_()
     outputs = module(x)
@@ -131,7 +129,7 @@ def _given(mean: Received | None) -> Received:
 class PlainCharLSTM(nn.Module):
     """`models.charlstm` with PyTorch's own LSTM, and its weights in the same order.
 
-    `nn.LSTM` has a second bias in every layer; it is zero and not trained here, so that both models
+    `nn.LSTM` has a second bias in every layer; here it is zero and not trained, so that both models
     are the same function.
     """
 
@@ -145,8 +143,7 @@ class PlainCharLSTM(nn.Module):
                 nn.init.zeros_(weight).requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.backends.cudnn.flags(
-            enabled=not x.requires_grad
-        ):  # cuDNN's LSTM cannot be differentiated twice
+        # cuDNN's LSTM cannot be differentiated twice
+        with torch.backends.cudnn.flags(enabled=not x.requires_grad):
             hidden, _ = self.lstm(self.embedding(x))
         return self.head(hidden[:, -1])  # type: ignore[no-any-return]  # a module's call is Any

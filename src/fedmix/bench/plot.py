@@ -1,6 +1,4 @@
-"""Two pictures, as PNG or SVG: bars of how much faster than the plain loop, and curves of how a
-round grows.
-"""
+"""Plots as PNG or SVG: speed-ups over the plain loop, and the growth of a round's cost."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +19,9 @@ LINE = 0.32  # inches for one bar
 
 
 def draw_speedups(records: Sequence[Record], path: Path) -> None:
-    """Horizontal bars, one panel for each workload: how many times faster than the plain loop.
+    """Draw horizontal bars of the speed-up over the plain loop, one panel per workload.
 
-    Narrow enough for a phone.
+    The picture is narrow enough for a phone. Raises BadInput if no record has a speed-up.
     """
     check_picture(path)
     shown = [r for r in records if r.speedup is not None]
@@ -58,7 +56,7 @@ def draw_speedups(records: Sequence[Record], path: Path) -> None:
 
 
 def _rows(records: Sequence[Record]) -> list[Record | str]:
-    """A heading for each algorithm, then its bars."""
+    """A heading for each algorithm, followed by its records."""
     lines: list[Record | str] = []
     for algorithm in dict.fromkeys(r.algorithm for r in records):
         lines += [algorithm, *(r for r in records if r.algorithm == algorithm)]
@@ -97,8 +95,9 @@ def _bars(axes: "Axes", lines: Sequence[Record | str], variants: Sequence[str]) 
 
 
 def draw_growth(grown: Sequence[Growth], path: Path) -> None:
-    """Time above, memory below, one column for each axis, all logarithmic; dotted is growth in
-    proportion.
+    """Draw time above and memory below, one column per axis; the dotted line is linear growth.
+
+    All axes are logarithmic.
     """
     check_picture(path)
     from matplotlib.figure import Figure

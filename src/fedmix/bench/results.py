@@ -1,4 +1,4 @@
-"""What was measured: records that other programs can write too, their file, and the table."""
+"""Results of measurements: records (which other programs may write too), files and tables."""
 
 import json
 import math
@@ -14,12 +14,12 @@ from fedmix.report.files import write
 if TYPE_CHECKING:
     from rich.table import Table
 
-LARGEST = 16 << 20  # bytes of one file
+LARGEST = 16 << 20  # bytes of a file
 
 
 @dataclass(frozen=True)
 class Record:
-    """One variant on one workload; `benchmarks/README.md` explains the fields."""
+    """Results of one variant on one workload; `benchmarks/README.md` explains the fields."""
 
     workload: str
     algorithm: str
@@ -48,7 +48,7 @@ WORDS = ("workload", "algorithm", "variant", "device", "precision")
 
 
 def with_speedups(records: Sequence[Record]) -> list[Record]:
-    """Records of one file, each with how many times faster than the plain loop of that file it is."""
+    """Add to each record of one file its speed-up over that file's plain loop."""
     plain = {
         (r.workload, r.algorithm, r.device): r.ms_per_step for r in records if r.variant == "plain"
     }
@@ -63,8 +63,9 @@ def with_speedups(records: Sequence[Record]) -> list[Record]:
 def written(
     kind: str, about: dict[str, Any], records: Iterable[Any], notes: Sequence[str], path: Path
 ) -> None:
-    """Write the records, dataclasses all, with what they were measured on; the file is whole or not
-    there.
+    """Write records (dataclasses) to a JSON file, with the machine that they were measured on.
+
+    The file is written atomically.
     """
     rows = [
         {name: value for name, value in asdict(r).items() if value is not None} for r in records
@@ -74,7 +75,7 @@ def written(
 
 
 def read_steps(path: Path) -> list[Record]:
-    """The records of a file, as fedmix or another program wrote it."""
+    """Read the records of a file, written by fedmix or another program; BadInput if it is wrong."""
     content = read_within(path, LARGEST, "give a file that 'fedmix bench steps --json' wrote")
     try:
         rows = parse_json(content)["records"]
@@ -134,9 +135,7 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
 
 
 def table(records: Sequence[Record]) -> "Table":
-    """For a terminal: a heading for each workload and algorithm, and the columns that somebody
-    fills.
-    """
+    """Table for a terminal, with a heading per workload and algorithm, without empty columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -156,7 +155,7 @@ def table(records: Sequence[Record]) -> "Table":
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """The same for a page, with the heading in a column of its own."""
+    """The same table in Markdown, with the headings in a column."""
     columns = _filled(records)
     lines = [["workload", "variant", *columns], ["---", "---", *["--:"] * len(columns)]]
     lines += [
@@ -171,7 +170,7 @@ def _filled(records: Sequence[Record]) -> list[str]:
 
 
 def _heading(record: Record) -> str:
-    """What is trained.
+    """What was trained.
 
     >>> _heading(Record("lenet", "fedmix", "plain", 1.0, 1.0, 1.0, clients=10, batch=10))
     'lenet fedmix, 10x10'
@@ -184,7 +183,7 @@ def _heading(record: Record) -> str:
 
 
 def _digits(number: float) -> str:
-    """Three digits that count.
+    """Format a number with three significant digits.
 
     >>> [_digits(n) for n in (0.12345, 3.14159, 27.18, 1234.5)]
     ['0.123', '3.14', '27.2', '1234']

@@ -1,8 +1,8 @@
-"""How a round's time and memory grow: with clients per round, clients in all, steps per client and
-model size, one at a time.
+"""How time and memory of a round grow, along one axis at a time.
 
-Every point is measured in a process of its own, so that its peak of memory is its own too, and a
-point that the machine cannot hold ends its axis and not the measurement.
+The axes are clients per round, clients in all, steps per client and model size. Every point is
+measured in a process of its own, so that its peak memory is its own too, and a point that does not
+fit in memory ends its axis but not the measurement.
 """
 
 import json
@@ -37,9 +37,7 @@ INPUTS, CLASSES, BATCH, ROWS = 784, 10, 10, 2000
 
 
 class Point(NamedTuple):
-    """The size of a federation: K clients of N a round, each with so many steps, on a two-layer net
-    of that width.
-    """
+    """Size of a federation: `clients` of `population` a round, `steps` each, an MLP of `width`."""
 
     clients: int = 10
     population: int = 1000
@@ -63,8 +61,10 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Growth:
-    """A point of an axis: seconds of a round (median, low, high), of what comes before the second
-    one, and peak memory.
+    """Result at one point of an axis.
+
+    `seconds`, `low` and `high` are median, minimum and maximum of a round's time; `setup_s` is the
+    time up to the end of the first round.
     """
 
     axis: str
@@ -81,16 +81,16 @@ class Growth:
 
 
 def points(axis: str) -> list[tuple[int, Point]]:
-    """The values of an axis, each with all other sizes at their defaults."""
+    """Values of an axis, each with all other sizes at their defaults; BadInput if it is unknown."""
     if axis not in AXES:
         raise BadInput(f"axis {axis!r} is unknown; choose among {', '.join(AXES)}")
     return [(value, Point()._replace(**{axis: value})) for value in AXES[axis]]
 
 
 def federation(point: Point, algorithm: str, device: str) -> Federation:
-    """A federation of that size.
+    """Make a federation of that size.
 
-    Clients hold rows of one small array, so N costs an index and no samples.
+    Clients hold rows of one small array, so that many clients cost an index and no samples.
     """
     spec = experiment("digits", algorithm)
     rng, samples = stream(0, "bench"), point.steps * BATCH
@@ -109,14 +109,11 @@ def federation(point: Point, algorithm: str, device: str) -> Federation:
 
 
 def measure(point: Point, algorithm: str, device: str, repeats: int) -> Growth:
-    """Build it, run a first round (exchange and compilation are in there), then time `repeats`
-    rounds.
-    """
+    """Time `repeats` rounds, after a first one that includes exchange and compilation."""
     before, started = peak_memory(), time.perf_counter()
     built = federation(point, algorithm, device)
-    rounds = built.run(
-        repeats + 2, evaluate_every=repeats + 2
-    )  # whose last one, which would be evaluated, is never run
+    # the last round, which would be evaluated, is never run
+    rounds = built.run(repeats + 2, evaluate_every=repeats + 2)
     next(rounds)
     wait(built.device)
     times = [time.perf_counter()]
@@ -143,9 +140,9 @@ def measure(point: Point, algorithm: str, device: str, repeats: int) -> Growth:
 
 
 def peak_memory() -> int:
-    """The most memory that this process ever held, in bytes."""
+    """Peak memory of this process, in bytes."""
     status = Path("/proc/self/status")
-    if status.is_file():  # Linux hands ru_maxrss down to child processes, and VmHWM not
+    if status.is_file():  # on Linux children inherit ru_maxrss, but not VmHWM
         [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
         return int(line.split()[1]) << 10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -160,9 +157,21 @@ def sweep(
     limit: float,
     listen: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Growth | str]:
-    """Every point, smallest first; a string says why an axis ends early.
+    """Measure all points, smallest first.
 
-    `limit`: seconds after which a point is the last.
+    Args:
+        axes: Names of axes.
+        algorithms: Names of algorithms.
+        device: The device, such as "cpu" or "cuda".
+        repeats: Number of timed rounds at each point.
+        limit: Seconds; a point that takes longer is the last of its axis.
+        listen: Function that is told what is being measured.
+
+    Yields:
+        The result of each point, or a string that says why an axis ends early.
+
+    Raises:
+        BadInput: An axis is unknown, or a number is out of range.
     """
     if repeats < 1:
         raise BadInput(f"--repeats {repeats}: at least one is needed")
@@ -178,12 +187,15 @@ def sweep(
                 break
             yield replace(done, axis=axis, value=value)
             if done.setup_s + done.repeats * done.seconds > limit and value != values[-1][0]:
-                yield f"{algorithm}, {TITLES[axis]}: ended at {value:,}, which took over {limit:g} s (--limit)"
+                yield (
+                    f"{algorithm}, {TITLES[axis]}: ended at {value:,}, "
+                    f"which took over {limit:g} s (--limit)"
+                )
                 break
 
 
 def _apart(point: Point, algorithm: str, device: str, repeats: int) -> Growth | str:
-    """`measure` in a process of its own; a string says why there is no result."""
+    """Run `measure` in a process of its own; a string says why there is no result."""
     command = [
         sys.executable,
         "-m",
@@ -202,9 +214,10 @@ def _apart(point: Point, algorithm: str, device: str, repeats: int) -> Growth | 
 
 @contextmanager
 def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that never outlives this block.
+    """Start a process and kill it at the end of the block.
 
-    Ctrl-C does not reach it, and waits here until it is known to be there.
+    It has a session of its own, so that Ctrl-C does not reach it. A Ctrl-C while it starts is
+    raised as soon as the process is known.
     """
     stop = False
 
@@ -230,7 +243,7 @@ def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def _answer(question: str) -> None:
-    """The other process's part."""
+    """Entry point of the other process."""
     point, *how = json.loads(question)
     try:
         done = measure(Point(*point), *how)

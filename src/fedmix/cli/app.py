@@ -48,8 +48,8 @@ Set = Annotated[
 Algorithm = Annotated[
     str | None,
     typer.Option(
-        help="fedavg, fedprox, localmix, globalmix, naivemix, fedmix, fedmix-logits, randommix or localmeans; "
-        "'+prox' after it adds FedProx's term, 'hidden-' before it mixes hidden states."
+        help="fedavg, fedprox, localmix, globalmix, naivemix, fedmix, fedmix-logits, randommix or "
+        "localmeans; '+prox' after it adds FedProx's term, 'hidden-' before it mixes hidden states."
     ),
 ]
 Rounds = Annotated[int | None, typer.Option(help="How many rounds.")]
@@ -98,7 +98,8 @@ def options(
 
 
 @app.command(
-    epilog="Example:  fedmix run cifar10 --algorithm naivemix --set objective.lam=0.05,0.1 --seeds 3 --device cuda"
+    epilog="Example:  fedmix run cifar10 --algorithm naivemix --set objective.lam=0.05,0.1 "
+    "--seeds 3 --device cuda"
 )
 def run(
     what: What = "digits",
@@ -128,7 +129,8 @@ def run(
 
 
 @app.command(
-    epilog="Example:  fedmix compare digits --algorithms fedavg,naivemix,fedmix --seeds 3 --png curves.png"
+    epilog="Example:  fedmix compare digits --algorithms fedavg,naivemix,fedmix --seeds 3 "
+    "--png curves.png"
 )
 def compare(
     what: What = "digits",
@@ -169,7 +171,8 @@ def compare(
 
 
 @app.command(
-    epilog="Example:  fedmix reproduce main --columns cifar10 --rows fedavg,naivemix,fedmix --seeds 3 --device cuda"
+    epilog="Example:  fedmix reproduce main --columns cifar10 --rows fedavg,naivemix,fedmix "
+    "--seeds 3 --device cuda"
 )
 def reproduce(
     table: Annotated[

@@ -45,8 +45,9 @@ def steps(
         for algorithm in chosen
     ]
     command = _command(
-        "steps", workloads=",".join(names), algorithms=",".join(chosen), variants=",".join(kinds), device=device, repeats=repeats,
-        clients=size.clients, batch=size.batch, steps=size.steps, ragged=size.ragged, precision=size.precision,
+        "steps", workloads=",".join(names), algorithms=",".join(chosen), variants=",".join(kinds),
+        device=device, repeats=repeats, clients=size.clients, batch=size.batch, steps=size.steps,
+        ragged=size.ragged, precision=size.precision,
     )  # fmt: skip
     on = about(device_named(device), command)
     total = sum(len(possible) * (1 + repeats) for *_, possible in groups)

@@ -260,7 +260,7 @@ def run_all(
     tensorboard: bool,
     jobs: int = 1,
 ) -> list[Path]:
-    """Run each and show what came of it; a failure is told at the end and loses none of the others."""
+    """Run each and show the results; a failure is reported at the end and stops no other run."""
     ended = {
         run.folder: o
         for run, o in run_each(

@@ -73,9 +73,15 @@ def run(
     summary = Run(experiment, folder).finished()
     if summary is None:
         if not quiet and not as_json:
-            told = f"starting a SuperLink and {clients} SuperNodes; their logs are in {folder / 'flower'}"
+            told = (
+                f"starting a SuperLink and {clients} SuperNodes; their logs are in "
+                f"{folder / 'flower'}"
+            )
             console().print(told, soft_wrap=True)
-        title = f"{experiment.data.name} {experiment.algorithm} seed {experiment.seed} on {clients} nodes"
+        title = (
+            f"{experiment.data.name} {experiment.algorithm} seed {experiment.seed} on "
+            f"{clients} nodes"
+        )
         alone = locked(folder, ".federation.lock")
         with (
             writing(folder),

@@ -1,1 +1,1 @@
-"""What everything else speaks in: types, errors, random streams, losses, files."""
+"""Types, errors, random streams, losses and files that all other packages use."""

@@ -1,4 +1,4 @@
-"""What can go wrong, each with one sentence that says what, where and what to do."""
+"""Errors that fedmix raises. Each message says what is wrong, where, and what to do."""
 
 from inspect import isclass, isfunction
 
@@ -10,27 +10,26 @@ class FedmixError(Exception):
 
 
 class BadInput(FedmixError, ValueError):
-    """A setting, an array or a combination of them that cannot work; nothing has been run or
-    written.
+    """A setting, an array or a combination of them that cannot work.
+
+    It is raised before anything is run or written.
     """
 
     exit_code = 2
 
 
 class DataError(BadInput):
-    """Data files that are missing, damaged or not what they claim to be, or a cache that cannot be
-    written.
-    """
+    """Data files are missing, damaged or not what they claim, or the cache cannot be written."""
 
 
 class Interrupted(FedmixError):
-    """What ran was asked to stop, and did; a run finished its round and wrote its checkpoint."""
+    """The program was asked to stop and did; a run finished its round and wrote a checkpoint."""
 
     exit_code = 130
 
 
 class ClientFailure(FedmixError):
-    """A client's local update failed; says in which round, for which client and at which step."""
+    """A client's local update failed; the message names the round, the client and the step."""
 
     def __init__(self, round_: int, client: int, step: int, reason: str) -> None:
         self.round, self.client, self.step, self.reason = round_, client, step, reason
@@ -41,14 +40,16 @@ class ClientFailure(FedmixError):
 
 
 class Diverged(ClientFailure):
-    """A client's loss or update is no longer finite: the settings are to blame, and not the code,
-    the data or the machine.
+    """A client's loss or update became NaN or infinite.
+
+    The settings are the cause, not the code, the data or the machine.
     """
 
 
 class Collapsed(FedmixError):
-    """What a model had learned is lost and it only guesses, though every number is finite: again
-    the settings are to blame.
+    """A model lost what it had learned and only guesses, although its loss is finite.
+
+    The settings are the cause, as with `Diverged`.
     """
 
     def __init__(self, round_: int, reason: str) -> None:
@@ -60,18 +61,16 @@ class Collapsed(FedmixError):
 
 
 class FedmixWarning(UserWarning):
-    """Something that goes on, but not as asked for; one sentence says so."""
+    """The program continues, but not exactly as requested."""
 
 
 def described(value: object) -> str:
-    """What a value is that should be something else: a class, a function, or of some type."""
+    """Describe a value for an error message: its type, or its name if it is a class or function."""
     if isclass(value) or isfunction(value):
         return f"the {'class' if isclass(value) else 'function'} {value.__name__}"
     return f"of type {type(value).__name__}"
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of another library says, shortened to its first line; its type if it says
-    nothing.
-    """
+    """First line of another library's error message, or the error's type if it has no message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")

@@ -1,4 +1,4 @@
-"""Files written whole or not at all; files of unknown origin read within limits."""
+"""Atomic writes, and reads of untrusted files within limits of size and depth."""
 
 import json
 import os
@@ -9,20 +9,20 @@ from typing import Any
 
 from fedmix.core.errors import BadInput
 
-DEEPEST = 32  # lists in lists
+DEEPEST = 32  # levels of nesting
 PICTURES = (".png", ".svg")
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write beside, see it onto the disk, then rename: whenever the process dies, the file is the
-    old one or the new one.
+    """Write a file atomically.
+
+    The content goes to a temporary file in the same folder, is synced to disk and renamed. If the
+    process dies at any moment, `path` holds the old content or the new.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     partial.unlink(missing_ok=True)
     try:
-        with partial.open(
-            "xb"
-        ) as file:  # a new file: a link that somebody put there is not written through
+        with partial.open("xb") as file:  # "x": never write through a link that is already there
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -32,13 +32,20 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read_within(path: Path, largest: int, advice: str, *, links: bool = True) -> bytes:
-    """The content of a plain file of at most `largest` bytes; `advice` ends the sentence that
-    refuses any other.
+    """Read a plain file of at most `largest` bytes.
 
-    Without `links`, a link is refused too: a folder from elsewhere must not name files outside it.
+    Args:
+        path: The file.
+        largest: The largest size allowed, in bytes.
+        advice: The end of the error message: what the user can do.
+        links: Whether the file may be a symbolic link. A folder from elsewhere must not lead to
+            files outside it, so refuse links there.
+
+    Raises:
+        BadInput: The file cannot be read, is not a plain file, is too large or is a link.
     """
     try:
-        if path.exists() and not path.is_file():  # a pipe would wait for ever
+        if path.exists() and not path.is_file():  # reading a pipe would block
             raise BadInput(f"{path} is not a plain file; {advice}")
         if not links and path.is_symlink():
             raise BadInput(f"{path} is a link to a file elsewhere; {advice}")
@@ -52,7 +59,7 @@ def read_within(path: Path, largest: int, advice: str, *, links: bool = True) ->
 
 
 def _size(count: int) -> str:
-    """Bytes in the largest unit of which there is one."""
+    """Format a number of bytes in the largest unit that fits."""
     for shift, unit in ((20, "MiB"), (10, "KiB")):
         if count >> shift:
             return f"{count >> shift} {unit}"
@@ -60,7 +67,7 @@ def _size(count: int) -> str:
 
 
 def read_toml(path: Path, largest: int, advice: str) -> dict[str, Any]:
-    """The table in a TOML file that a user wrote."""
+    """Read a TOML file that a user wrote; raise BadInput if it cannot be read or parsed."""
     text = read_within(path, largest, advice)
     try:
         return parse_toml(text)
@@ -69,7 +76,7 @@ def read_toml(path: Path, largest: int, advice: str) -> dict[str, Any]:
 
 
 def parse_toml(text: bytes) -> dict[str, Any]:
-    """A TOML table of plain size; ValueError says why it is none."""
+    """Parse a TOML table within the limits of `_plain`; raise ValueError if that fails."""
     try:
         return dict(_plain(tomllib.loads(text.decode())))
     except RecursionError:
@@ -77,7 +84,7 @@ def parse_toml(text: bytes) -> dict[str, Any]:
 
 
 def parse_json(text: bytes) -> Any:
-    """A JSON value of plain size; ValueError says why it is none."""
+    """Parse a JSON value within the limits of `_plain`; raise ValueError if that fails."""
     try:
         return _plain(json.loads(text))
     except RecursionError:
@@ -85,9 +92,7 @@ def parse_json(text: bytes) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Refuse what no file needs and much code trips over: values nested deeply, and integers of
-    more than 64 bits.
-    """
+    """Return the value, or raise ValueError for deep nesting and integers of more than 64 bits."""
     level = [value]
     for _ in range(DEEPEST):
         if any(type(v) is int and v.bit_length() > 64 for v in level):
@@ -104,7 +109,7 @@ def _plain(value: Any) -> Any:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every value in nested tables by its dotted path, as text."""
+    """Yield every value of nested tables as text, with its dotted path."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{printable(key)}.")
@@ -113,13 +118,13 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def printable(value: object) -> str:
-    """A value as text that cannot steer a terminal: control characters become a replacement sign."""
+    """Turn a value into text that is safe to print: control characters are replaced by U+FFFD."""
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def check_picture(path: Path) -> None:
-    """Refuse endings that cannot be drawn, before anything is run or measured."""
+    """Raise BadInput for a file ending that cannot be drawn, before anything is run or measured."""
     if path.suffix.lower() not in PICTURES:
         raise BadInput(
             f"{path}: a picture can be written as {' or '.join(PICTURES)}; choose one of these "
@@ -128,6 +133,6 @@ def check_picture(path: Path) -> None:
 
 
 def refuse_link(path: Path) -> None:
-    """Refuse a link in the place of a file that is to be written: it leads to another."""
+    """Raise BadInput if the file to be written is a symbolic link, which leads to another file."""
     if path.is_symlink():
         raise BadInput(f"{path} is a link to a file elsewhere; delete it")

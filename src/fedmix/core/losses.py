@@ -1,5 +1,6 @@
-"""Losses per sample, each linear in the target: what lets a mean of targets stand for the targets
-(the paper's section 3.3).
+"""Losses per sample, each linear in the target.
+
+Linearity is what lets a mean of targets stand for the targets (the paper's section 3.3).
 """
 
 from collections.abc import Callable
@@ -13,11 +14,17 @@ from fedmix.core.errors import BadInput
 
 @dataclass(frozen=True)
 class Loss:
-    """A training loss and the score that people read.
+    """A training loss and the score that is reported with it.
 
-    `value(outputs, targets)` is what is minimised and `report` what is shown, both per sample;
-    `score` per sample is averaged over a test set and named `score_name`. Objectives call the loss
-    itself, which is `value` with a look at the shapes.
+    All functions take (outputs, targets) and return one value per sample. Objectives call the loss
+    itself, which checks the shapes and returns `value`.
+
+    Args:
+        name: Name in settings and messages.
+        value: The function to minimise.
+        report: The loss to show.
+        score: The score, averaged over a test set.
+        score_name: Name of the score, such as "accuracy".
     """
 
     name: str
@@ -27,15 +34,20 @@ class Loss:
     score_name: str
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of every sample.
+        """Return the loss of every sample.
 
-        Targets are vectors like the outputs, one for each of them or one for all.
+        Args:
+            outputs: Outputs of the model, (B, C).
+            targets: Target vectors, (B, C), or (1, C) for one that all samples share.
+
+        Raises:
+            BadInput: The shapes do not match, for example if targets are class indices.
         """
         if targets.shape not in (outputs.shape, (1, *outputs.shape[1:])):
             raise BadInput(
                 f"targets of shape {tuple(targets.shape)} for outputs of shape "
-                f"{tuple(outputs.shape)}; give each sample "
-                "a vector (torch.nn.functional.one_hot makes them of class indices)"
+                f"{tuple(outputs.shape)}; give each sample a vector "
+                "(torch.nn.functional.one_hot makes them of class indices)"
             )
         return self.value(outputs, targets)
 
@@ -61,12 +73,12 @@ def _mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 cross_entropy = Loss("cross_entropy", _cross_entropy, _cross_entropy, _correct, "accuracy")
-"""ℓ(z, y) = −Σ_c y_c log softmax(z)_c, for labels y that may be soft."""
+"""ℓ(z, y) = −Σ_c y_c log softmax(z)_c; labels y may be soft."""
 
 squared_error = Loss(
     "squared_error", _squared_error_linear, _squared_error, _mean_squared_error, "mse"
 )
 """ℓ(z, y) = ½‖z‖² − z·y.
 
-It differs from ½‖z − y‖² by ½‖y‖², so every gradient is the same, and it is linear in y.
+It is linear in y and differs from ½‖z − y‖² by ½‖y‖², so gradients with respect to z are equal.
 """

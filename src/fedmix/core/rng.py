@@ -1,10 +1,9 @@
-"""Every random number of a run comes from here, from streams keyed by (seed, purpose, round,
-client).
+"""All random numbers of a run, from streams keyed by (seed, purpose, round, client).
 
-Streams do not depend on each other: to draw more for one purpose shifts nothing elsewhere, a run
-can go on at any round, and every engine sees the same draws. Dropout masks are not stored: they are
-an integer hash of (key, site, position), computed where the data is, and the same on every device,
-alone or vectorised.
+Streams are independent: drawing more for one purpose shifts nothing elsewhere, a run can continue
+at any round, and every engine sees the same draws. Dropout masks are not stored: they are an
+integer hash of (key, site, position), computed on the data's device, and equal on every device,
+vectorised or not.
 """
 
 import math
@@ -25,7 +24,12 @@ _GOLDEN = 0x1E3779B1
 
 
 def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
-    """A generator of its own for one purpose at one place.
+    """Make the generator for one purpose at one place.
+
+    Args:
+        seed: The seed of the run, an integer of at least 0.
+        purpose: What is drawn, such as "batches".
+        *where: Integers that name the place, such as round and client.
 
     >>> a, b = stream(0, "batches", 3, 7), stream(0, "batches", 3, 7)
     >>> bool(a.integers(100) == b.integers(100))
@@ -36,23 +40,25 @@ def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
 
 
 def streams(seed: int, purpose: str, *where: int | Array) -> Iterator[np.random.Generator]:
-    """The generators that `stream` gives at each of many places (below 2^32), in a tenth of the
-    time.
+    """Make the generators of `stream` at many places at once, in a tenth of the time.
+
+    Arguments are those of `stream`; `where` may hold arrays of integers below 2^32, which are
+    broadcast against each other.
 
     >>> several = streams(0, "batches", 3, np.array([7, 8]))
-    >>> [int(g.integers(100)) for g in several] == [int(stream(0, "batches", 3, k).integers(100)) for k in (7, 8)]
+    >>> single = [stream(0, "batches", 3, k) for k in (7, 8)]
+    >>> [int(g.integers(100)) for g in several] == [int(g.integers(100)) for g in single]
     True
     """
-    seed = int(seed)  # numpy's integers have no bit_length everywhere
+    seed = int(seed)  # not all versions of numpy give their integers a bit_length
     seed_words = [seed >> shift & _MASK for shift in range(0, max(seed.bit_length(), 1), 32)]
     for state in _seed_states([*seed_words, zlib.crc32(purpose.encode()), *where]):
-        yield np.random.Generator(np.random.PCG64(_Seeded(state)))  # type: ignore[arg-type] # its stub asks for a subclass
+        # numpy's stub asks for a SeedSequence, numpy itself for an ISeedSequence
+        yield np.random.Generator(np.random.PCG64(_Seeded(state)))  # type: ignore[arg-type]
 
 
 class _Seeded(ISeedSequence):
-    """A seed sequence that has already been worked out, for a generator that asks for four words of
-    64 bits.
-    """
+    """A seed sequence with a precomputed state of four 64-bit words."""
 
     def __init__(self, state: Array) -> None:
         self.state = state
@@ -63,10 +69,9 @@ class _Seeded(ISeedSequence):
 
 
 def _seed_states(words: list[int | Array]) -> Array:
-    """What `np.random.SeedSequence(words).generate_state(4, np.uint64)` gives, for arrays of words
-    at once: (places, 4).
+    """Compute `SeedSequence(words).generate_state(4, np.uint64)` for arrays of words: (places, 4).
 
-    Its mixing is M. E. O'Neill's seed_seq_fe, with a pool of four words, in arithmetic modulo 2^32.
+    The mixing is M. E. O'Neill's seed_seq_fe with a pool of four words, in arithmetic modulo 2^32.
     """
     by_place = list(np.broadcast_arrays(*[np.atleast_1d(w).astype(np.uint32) for w in words]))
     factor = 0x43B0D7E5
@@ -100,8 +105,9 @@ def _folded(value: Array) -> Array:
 
 
 def hash32(value: Tensor) -> Tensor:
-    """A well mixed 32-bit integer from an integer below 2^32 (int64 tensors; no product exceeds
-    2^63).
+    """Hash integers below 2^32 to well mixed 32-bit integers.
+
+    Tensors are int64; no product exceeds 2^63.
     """
     value = (value ^ (value >> 16)) * 0x21F0AAAD & _MASK
     value = (value ^ (value >> 15)) * 0x735A2D97 & _MASK
@@ -109,21 +115,23 @@ def hash32(value: Tensor) -> Tensor:
 
 
 def trial(dtype: torch.dtype = torch.float32) -> Callable[[Sequence[int]], Tensor]:
-    """Normal numbers of any shape to try something out with, the same every time; no run depends on
-    them.
+    """Return a function that makes normal numbers of any shape, the same on every call of `trial`.
+
+    They serve to try out a model or a kernel; no run depends on them.
     """
     generator = torch.Generator().manual_seed(0)
     return lambda shape: torch.randn(tuple(shape), generator=generator, dtype=dtype)
 
 
 def step_keys(rng: np.random.Generator, steps: int) -> Array:
-    """The dropout key of each local step of a client, integers below 2^32."""
+    """Draw the dropout key of each local step of a client, integers below 2^32."""
     return rng.integers(0, 2**32, steps, dtype=np.int64)
 
 
 def keep_mask(key: Tensor, site: int, shape: tuple[int, ...], drop: float) -> Tensor:
-    """True where an element survives dropout at rate `drop`; `site` tells the dropout layers of a
-    model apart.
+    """Return a mask that is True where an element survives dropout at rate `drop`.
+
+    `key` is the step's dropout key; `site` is the index of the dropout layer in its model.
     """
     count = math.prod(shape)
     position = torch.arange(count, device=key.device)

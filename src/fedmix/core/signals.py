@@ -1,4 +1,4 @@
-"""Signals that mean something else for a while."""
+"""Temporary handlers of signals."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def heard(numbers: Iterable[int], act: Callable[[], None]) -> Iterator[None]:
-    """While this lasts, `act` is called when one of these signals comes.
+    """Call `act` when one of these signals arrives, while the context lasts.
 
-    Only a process's first thread can ask for that.
+    Works only in the main thread of a process.
     """
     before = {number: signal.signal(number, lambda *_: act()) for number in numbers}
     try:

@@ -1,4 +1,4 @@
-"""The few types that everything else speaks in."""
+"""Types that all packages share."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -9,13 +9,10 @@ from torch import Tensor
 Fields = TypeVar("Fields", bound=tuple[Any, ...])
 
 Array: TypeAlias = np.ndarray[Any, Any]
-"""Of numpy, of any shape and kind."""
+"""A numpy array of any shape and type."""
 
 Params: TypeAlias = dict[str, Tensor]
-"""Parameters of a model by name.
-
-Every client's copy is one such dict (stacked, in the vectorised engine).
-"""
+"""Parameters of a model by name; the vectorised engine stacks those of all clients."""
 
 
 class Batch(NamedTuple):

@@ -1,7 +1,7 @@
-"""What a setting may be: a whole number, a number, a flag, a word, an object of a class.
+"""Checks of settings: a whole number, a number, a flag, a word, an instance of a class.
 
-All else is refused in one sentence. Numbers of numpy count as numbers; True and False never do.
-What is accepted is given back as it came.
+Every check raises BadInput with one sentence. Numbers of numpy count as numbers; True and False
+never do. Accepted values are returned unchanged.
 """
 
 from textwrap import shorten
@@ -15,17 +15,17 @@ T = TypeVar("T")
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number at all, be it NaN."""
+    """Whether the value is a number (NaN included)."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def is_whole(value: object, least: int = 1) -> bool:
-    """Whether it is a whole number, and at least so large."""
+    """Whether the value is a whole number of at least `least`."""
     return is_number(value) and isinstance(value, int | np.integer) and bool(value >= least)
 
 
 def whole(what: str, value: Any, least: int = 1) -> Any:
-    """Refuse what is no whole number of at least `least`.
+    """Return a whole number of at least `least`; raise BadInput otherwise.
 
     >>> whole("epochs", True)
     Traceback (most recent call last):
@@ -37,33 +37,33 @@ def whole(what: str, value: Any, least: int = 1) -> Any:
 
 
 def number(what: str, value: Any) -> Any:
-    """Refuse what is no number; its range is for the caller to judge."""
+    """Return a number of any size; raise BadInput otherwise. The caller checks the range."""
     if not is_number(value):
         raise BadInput(f"{what}={shown(value)} is no number; give one")
     return value
 
 
 def flag(what: str, value: Any) -> None:
-    """Refuse what is neither True nor False."""
+    """Raise BadInput unless the value is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise BadInput(f"{what}={shown(value)} must be True or False")
 
 
 def one_of(what: str, value: Any, *allowed: str) -> None:
-    """Refuse a word that is not among those allowed."""
+    """Raise BadInput unless the value is one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
         raise BadInput(f"{what}={shown(value)} is unknown; choose one of {', '.join(allowed)}")
 
 
 def instance(what: str, value: Any, kind: type[T] | tuple[type[T], ...], advice: str) -> T:
-    """Refuse an object of another class, and say what to give."""
+    """Return an instance of `kind`; raise BadInput with `advice` otherwise."""
     if not isinstance(value, kind):
         raise BadInput(f"`{what}` is {described(value)}; {advice}")
     return value
 
 
 def shown(value: object) -> str:
-    """A value on one line, and not all of it where it is long."""
+    """Show a value on one line, shortened if it is long."""
     return shorten(
         repr(value.item() if isinstance(value, np.generic) else value), 80, placeholder=" ..."
     )

@@ -1,4 +1,4 @@
-"""Federated data: your own arrays, the paper's datasets, and ways to deal samples out to clients."""
+"""Federated data: your own arrays, the paper's data sets, and ways to partition samples."""
 
 from fedmix.data import partition
 from fedmix.data.cifar import cifar10, cifar100

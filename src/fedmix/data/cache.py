@@ -1,4 +1,4 @@
-"""Decoded arrays kept on disk: written once, whole or not at all, then memory-mapped."""
+"""Cache of decoded arrays on disk: written once and atomically, then memory-mapped."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ import numpy as np
 from fedmix.core.errors import DataError
 from fedmix.core.types import Array
 
-FORMAT = 1  # to be raised when what a decoder writes changes
+FORMAT = 1  # raise it when what a decoder writes changes
 
 
 def location(cache: str | Path | None = None) -> Path:
@@ -27,10 +27,22 @@ def cached(
     decode: Callable[[Path], None],
     cache: str | Path | None = None,
 ) -> dict[str, Array]:
-    """What `decode(folder)` writes as .npy files; decoded anew if a source's name, size or time
-    changed.
+    """Return the arrays that `decode` writes, from the cache if they are there.
 
-    They are mapped copy-on-write: torch warns about read-only arrays.
+    Arrays are memory-mapped copy-on-write, since torch warns about read-only arrays.
+
+    Args:
+        name: Name of the data set, the start of the folder's name.
+        sources: Source files. If the name, size or modification time of one changes, they are
+            decoded again.
+        decode: Function that writes .npy files into the folder that it is given.
+        cache: The cache folder; see `location`.
+
+    Returns:
+        The arrays by file name, without the ending.
+
+    Raises:
+        DataError: A source or the cache cannot be read, or the cache cannot be written.
     """
     folder = location(cache) / f"{name}-{_fingerprint(sources)}"
     if not folder.is_dir():
@@ -55,7 +67,7 @@ def _fingerprint(sources: Sequence[Path]) -> str:
 
 
 def _build(name: str, folder: Path, decode: Callable[[Path], None]) -> None:
-    """Decode into a folder beside, then rename it: a folder with the final name is always whole."""
+    """Decode into a temporary folder, then rename it, so that `folder` is always complete."""
     work = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:
         work.mkdir(parents=True)
@@ -76,10 +88,10 @@ def _build(name: str, folder: Path, decode: Callable[[Path], None]) -> None:
 
 @contextmanager
 def npy(path: Path, dtype: str, shape: tuple[int, ...]) -> Iterator[Callable[[Array], None]]:
-    """A .npy file of known shape, written piece by piece.
+    """Open a .npy file of known shape and yield a function that writes it piece by piece.
 
-    By plain writes: on a full disk they raise an error, where a page of a memory map would end the
-    process.
+    It uses plain writes: on a full disk they raise an error, while writing to a memory map would
+    kill the process.
     """
     kind = np.dtype(dtype)
     header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
@@ -93,6 +105,6 @@ def npy(path: Path, dtype: str, shape: tuple[int, ...]) -> Iterator[Callable[[Ar
 
 
 def save(path: Path, array: Array) -> None:
-    """A whole .npy file."""
+    """Write a whole array to a .npy file."""
     with npy(path, array.dtype.str, array.shape) as write:
         write(array)

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), dealt out to clients."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), partitioned among clients."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,7 @@ class _Source:
     moments: Moments
 
 
-# Mean and deviation per channel of the 50,000 training images; CIFAR-100's were computed from its
-# pixels.
+# Mean and deviation per channel of the 50,000 training images; CIFAR-100's were computed here.
 CIFAR10 = _Source(
     *("cifar10", "uoft-cs/cifar10", "plain_text", "label", 10),
     moments=((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -63,11 +62,23 @@ def cifar10(
 ) -> FederatedData:
     """CIFAR-10: by default 60 clients with two classes each.
 
-    `partition` is "classes" (equal shards of so many), "random-classes", "shards" (dealt out at
-    random), "dirichlet" (with `alpha`) or "iid". With `samples_per_client`, only that many samples
-    per client are dealt out; `local_share` is the fraction that a client keeps of its own.
-    `normalise` is "standard", or "unit" for pixels in [0, 1]. `root` is a folder with the hub's
-    files (`fedmix.data.hub`), `cache` the one for decoded arrays.
+    Args:
+        clients: Number of clients.
+        partition: "classes" (equal shards of a few classes), "random-classes", "shards" (dealt out
+            at random), "dirichlet" (with `alpha`) or "iid".
+        classes_per_client: Number of classes, or of shards, per client.
+        alpha: Concentration of a Dirichlet partition.
+        samples_per_client: Deal out only this many samples per client; None: all.
+        local_share: Fraction of its samples that each client keeps.
+        augment: Whether training images are cropped and flipped at random.
+        normalise: "standard", or "unit" for pixels in [0, 1].
+        seed: Seed of the partition.
+        root: Folder with the hub's files (`fedmix.data.hub`).
+        cache: Folder for decoded arrays (`fedmix.data.cache`).
+
+    Raises:
+        BadInput: A setting is wrong.
+        DataError: A file is missing or damaged, or cannot be downloaded.
     """
     check_settings(**locals())
     deal = _Deal(
@@ -96,8 +107,9 @@ def cifar100(
     root: str | Path | None = None,
     cache: str | Path | None = None,
 ) -> FederatedData:
-    """CIFAR-100, fine labels: by default 100 clients with twenty classes each; settings as for
-    `cifar10`.
+    """CIFAR-100 with fine labels: by default 100 clients with twenty classes each.
+
+    Arguments and errors are those of `cifar10`.
     """
     check_settings(**locals())
     deal = _Deal(
@@ -120,9 +132,7 @@ def _load(source: _Source, root: str | Path | None, cache: str | Path | None) ->
 
 @dataclass(frozen=True)
 class _Deal:
-    """Who gets what: all rows, or a stratified part of so many samples per client, of which each
-    keeps a share.
-    """
+    """How rows are dealt out: all or a stratified subset, and the share that each client keeps."""
 
     clients: int
     partition: Partition
@@ -133,6 +143,7 @@ class _Deal:
     seed: int
 
     def rows(self, y: Array) -> Ragged:
+        """Rows of each client, for labels `y`."""
         chosen = np.arange(len(y))
         if self.samples_per_client is not None:
             chosen = subset(y, self.clients * self.samples_per_client, stream(self.seed, "subset"))

@@ -1,6 +1,4 @@
-"""Diabetes progression (Efron et al. 2004), carried by scikit-learn: a small regression, clients by
-age.
-"""
+"""Diabetes progression (Efron et al. 2004), part of scikit-learn: a small regression task."""
 
 import numpy as np
 
@@ -15,10 +13,11 @@ from fedmix.data.settings import check_settings
 
 @DATA.add("diabetes", "442 patients, a regression; comes with scikit-learn")
 def diabetes(clients: int = 10, *, test_share: float = 0.2, seed: int = 0) -> FederatedData:
-    """442 patients in `clients` age groups of equal size (within one), a `test_share` of each for
-    the test.
+    """442 patients in `clients` age groups of equal size (within one).
 
-    Inputs and target have mean 0 and deviation 1 over the training samples.
+    A `test_share` of the patients, stratified by group, is held out for testing. Inputs and target
+    have mean 0 and deviation 1 over the training samples. Raises BadInput for a wrong setting, or
+    if scikit-learn is missing.
 
     >>> data = diabetes(4)
     >>> len(data.clients), data.input_shape, data.outputs
@@ -31,7 +30,7 @@ def diabetes(clients: int = 10, *, test_share: float = 0.2, seed: int = 0) -> Fe
         raise BadInput("diabetes is in scikit-learn; run: pip install 'fedmix[data]'") from error
     bunch = load_diabetes(scaled=False)
     held = round(test_share * len(bunch.data))
-    most = min(held, len(bunch.data) - held)  # so that every group has samples of both kinds
+    most = min(held, len(bunch.data) - held)  # every group has training and test samples
     if not is_whole(clients) or clients > most:
         raise BadInput(f"diabetes: {shown(clients)} clients; use 1..{most}")
     age = bunch.data[:, bunch.feature_names.index("age")]

@@ -1,4 +1,4 @@
-"""Handwritten digits of 8 by 8 pixels, carried by scikit-learn: a small task without a download."""
+"""Handwritten digits of 8x8 pixels, part of scikit-learn: a small task without a download."""
 
 import numpy as np
 
@@ -31,8 +31,10 @@ def digits(
     local_share: float = 1.0,
     seed: int = 0,
 ) -> FederatedData:
-    """1,797 digits, a stratified `test_share` of them for the test; other settings as for
-    `cifar10`.
+    """1,797 handwritten digits; a stratified `test_share` of them is held out for testing.
+
+    Other arguments are those of `cifar10`. Raises BadInput for a wrong setting, or if scikit-learn
+    is missing.
 
     >>> data = digits(10)
     >>> data.x.shape, len(data.clients), data.input_shape

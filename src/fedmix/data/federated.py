@@ -1,4 +1,4 @@
-"""Data of many clients: arrays that are shared, and for each client the rows that are its own."""
+"""Data of many clients: shared arrays, and the rows of each client."""
 
 import hashlib
 import math
@@ -19,14 +19,16 @@ from fedmix.core.types import Array
 from fedmix.core.validation import flag, instance, is_whole, shown, whole
 from fedmix.data.transforms import Images, OneHot, Plain, Transform, one_hot
 
-LARGE = 20.0  # of an input, whose size should be about 1
-SAMPLED, MOST_SAMPLED = 256, 1 << 22  # rows, and numbers in them, by which inputs are judged
+LARGE = 20.0  # inputs should be about 1; larger ones lead to a warning
+SAMPLED, MOST_SAMPLED = 256, 1 << 22  # rows, and numbers in them, that are looked at for that
 LARGEST = float(np.finfo(np.float32).max)  # samples and targets become float32
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows by client, as one flat array with offsets, so that 100,000 clients cost two arrays.
+    """Row numbers by client, as one flat array with offsets: 100,000 clients need two arrays.
+
+    Client k holds `flat[offsets[k] : offsets[k + 1]]`; both arrays are int64.
 
     >>> rows = Ragged.of([[4, 2], [0]])
     >>> len(rows), rows[0].tolist(), rows.sizes.tolist()
@@ -38,6 +40,7 @@ class Ragged:
 
     @staticmethod
     def of(groups: Iterable[Sequence[int] | Array]) -> "Ragged":
+        """Make one from a list of row numbers per client; raise BadInput if one is no such list."""
         arrays = [_row_numbers(client, g) for client, g in enumerate(groups)]
         return Ragged.cut(
             np.concatenate([np.empty(0, np.int64), *arrays]), [len(a) for a in arrays]
@@ -45,18 +48,17 @@ class Ragged:
 
     @staticmethod
     def cut(flat: Array, sizes: Sequence[int] | Array) -> "Ragged":
-        """An array cut into parts of these sizes, one after another."""
+        """Cut an array into consecutive parts of these sizes."""
         return Ragged(flat, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
     @staticmethod
     def by_owner(owner: Array, count: int) -> "Ragged":
-        """Group the positions of `owner`, an array of integers in [0, count), by its value, in
-        order.
-        """
+        """Group the positions of `owner` by its values, integers in [0, count), in order."""
         return Ragged.cut(np.argsort(owner, kind="stable"), np.bincount(owner, minlength=count))
 
     @cached_property
     def sizes(self) -> Array:
+        """Number of rows of each client."""
         return np.diff(self.offsets)
 
     def __len__(self) -> int:
@@ -69,11 +71,11 @@ class Ragged:
 
     @property
     def owner(self) -> Array:
-        """Whose row the flat array holds at each position."""
+        """The client of each position of the flat array."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     def with_rows(self, changed: Mapping[int, Array]) -> "Ragged":
-        """The same, with other rows for some clients."""
+        """Copy with other rows for some clients."""
         sizes, pieces, end = self.sizes.copy(), [], 0
         for client in sorted(changed):
             pieces += [self.flat[end : self.offsets[client]], changed[client]]
@@ -81,7 +83,7 @@ class Ragged:
         return Ragged.cut(np.concatenate([*pieces, self.flat[end:]]), sizes)
 
     def take(self, clients: Array) -> "Ragged":
-        """The rows of these clients, in their order."""
+        """The rows of these clients, in the order given."""
         sizes = self.sizes[clients]
         chosen = Ragged.cut(np.empty(0, np.int64), sizes)
         shift = self.offsets[clients] - chosen.offsets[:-1]
@@ -91,7 +93,7 @@ class Ragged:
 
 
 def digest(*arrays: Array) -> bytes:
-    """A hash that changes when the arrays do."""
+    """Hash of the arrays' types, shapes and contents."""
     hashed = hashlib.sha256()
     for array in map(np.ascontiguousarray, arrays):
         hashed.update(f"{array.dtype} {array.shape}".encode())
@@ -100,7 +102,7 @@ def digest(*arrays: Array) -> bytes:
 
 
 def _row_numbers(client: int, given: Sequence[int] | Array) -> Array:
-    """Masks and fractions would turn into other rows without a word."""
+    """Convert row numbers to int64; refuse masks and fractions, which would become other rows."""
     try:
         rows = np.asarray(given)
     except ValueError as error:
@@ -118,14 +120,25 @@ def _row_numbers(client: int, given: Sequence[int] | Array) -> Array:
 
 @dataclass(frozen=True)
 class FederatedData:
-    """What a federation trains and tests on.
+    """Training data by client, and test data.
 
-    `x`, `y` hold the training samples of all clients (memory-mapped arrays are fine) and `clients`
-    says which rows are whose. With `classes` the labels are integers below it; without, `y` (n, d)
-    are regression targets. `test_clients` groups the test rows by client where each client has a
-    test set of its own. `private` data refuses objectives that need raw samples of other clients.
-    Arrays are kept as torch can hold them: in this machine's byte order, unsigned integers of more
-    than a byte as signed ones.
+    Arrays are converted to types that torch has: native byte order, and unsigned integers of more
+    than one byte become signed.
+
+    Args:
+        x: Training inputs of all clients, (n, ...); may be memory-mapped.
+        y: Training labels: integers below `classes`, (n,), or regression targets, (n, d).
+        clients: Rows of `x` and `y` that each client holds.
+        test_x: Test inputs.
+        test_y: Test labels or targets.
+        classes: Number of classes; None for regression.
+        transform: Conversion of stored samples to model inputs.
+        test_clients: Test rows by client, if each client has a test set of its own.
+        private: Whether to refuse objectives that need raw samples of other clients.
+        name: Name in messages and records.
+
+    Raises:
+        BadInput: Shapes, types or values do not fit together; the message says which and where.
     """
 
     x: Array
@@ -142,7 +155,8 @@ class FederatedData:
     def __post_init__(self) -> None:
         self._check_settings()
         for field_, what in (
-            ("x", "training inputs"), ("y", "training labels"), ("test_x", "test inputs"), ("test_y", "test labels")
+            ("x", "training inputs"), ("y", "training labels"),
+            ("test_x", "test inputs"), ("test_y", "test labels"),
         ):  # fmt: skip
             object.__setattr__(
                 self, field_, as_array(getattr(self, field_), f"{self.name}: {what}")
@@ -161,8 +175,7 @@ class FederatedData:
             if tested.shape[1:] != trained.shape[1:]:
                 raise BadInput(
                     f"{self.name}: test {what} have shape {tested.shape[1:]} but training {what} "
-                    f"{trained.shape[1:]}; "
-                    "make them alike"
+                    f"{trained.shape[1:]}; make them alike"
                 )
         if not len(self.test_x):
             raise BadInput(
@@ -267,14 +280,11 @@ class FederatedData:
         elif (row := _outside(y, 0, self.classes - 1)) is not None:
             raise BadInput(
                 f"{self.name}: {part} label {int(y[row])} at {self._place(part, row)} is outside "
-                f"0..{self.classes - 1}; "
-                "correct it or raise `classes`"
+                f"0..{self.classes - 1}; correct it or raise `classes`"
             )
 
     def _check_stored(self, part: str, x: Array) -> None:
-        """Refuse what the transform would make nonsense of: codes without a place, pixels that are
-        no bytes.
-        """
+        """Raise BadInput for inputs that the transform cannot use, such as unknown codes."""
         how = self.transform
         if how.pad and x.ndim != 4:
             raise BadInput(
@@ -304,7 +314,7 @@ class FederatedData:
                 )
 
     def _place(self, part: str, row: int) -> str:
-        """Where a row is; a party that is alone does not know which client it is."""
+        """Where a row is, for messages; the client is left out where there is only one."""
         held = np.flatnonzero(
             (self.clients.flat == row) & (part == "training") & (len(self.clients) > 1)
         )
@@ -312,18 +322,16 @@ class FederatedData:
 
     @property
     def outputs(self) -> int:
-        """How many outputs a model for this data needs."""
+        """Number of outputs that a model for this data needs."""
         return self.classes if self.classes is not None else int(self.y.shape[1])
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one model input."""
+        """Shape of one model input."""
         return tuple(self.inputs(np.asarray(self.x[:1])).shape[1:])
 
     def class_counts(self) -> Array | None:
-        """How many samples of each class every client holds (clients, classes); None where there
-        are no classes.
-        """
+        """Samples of each class that each client holds, (clients, classes); None for regression."""
         if self.classes is None:
             return None
         cell = self.clients.owner * self.classes + self.y[self.clients.flat].astype(np.int64)
@@ -332,8 +340,9 @@ class FederatedData:
         )
 
     def units(self, raw: Array) -> Tensor:
-        """Samples in the units in which means are taken and exchanged (pixels in [0, 1], one-hot
-        characters, or as they are).
+        """Samples in the units in which means are taken and exchanged.
+
+        These are pixels in [0, 1], one-hot characters, or the stored values.
         """
         return self.transform.units(torch.from_numpy(np.ascontiguousarray(raw)))
 
@@ -342,7 +351,7 @@ class FederatedData:
         return self.transform.normalise(self.units(raw))
 
     def labels(self, raw: Array) -> Tensor:
-        """Labels in their stored form as vectors."""
+        """Stored labels as vectors."""
         return self.targets(torch.from_numpy(np.ascontiguousarray(raw)))
 
     def targets(self, y: Tensor) -> Tensor:
@@ -352,8 +361,13 @@ class FederatedData:
         return one_hot(y, self.classes)
 
     def with_clients(self, changed: Mapping[int, Sequence[int] | Array]) -> "FederatedData":
-        """The same arrays, with other rows for some clients: local data that changed between
-        rounds.
+        """Copy with other rows for some clients, for local data that changes between rounds.
+
+        Args:
+            changed: New row numbers by client.
+
+        Raises:
+            BadInput: There is no such client or row, or a client would be left without samples.
         """
         instance(
             "changes", changed, Mapping, "give the rows of those that change, such as {0: [4, 5]}"
@@ -365,19 +379,18 @@ class FederatedData:
                 f"0..{len(self.clients) - 1}"
             )
         rows = {int(k): _row_numbers(k, rows) for k, rows in changed.items()}
-        same = copy(self)  # whose arrays have been checked
+        same = copy(self)  # its arrays have been checked
         object.__setattr__(same, "clients", self.clients.with_rows(rows))
         same._check_clients()
         return same
 
 
 def _outside(values: Array, low: float, high: float) -> int | None:
-    """The first row that holds a number outside [low, high], or NaN; None where there is none."""
+    """The first row that holds a number outside [low, high], or NaN; None if there is none."""
     if not values.size or (low <= values.min().item() and values.max().item() <= high):
         return None
-    inside = (values >= np.float64(low)) & (
-        values <= np.float64(high)
-    )  # float16 would hold neither
+    # float64, since float16 can hold neither bound
+    inside = (values >= np.float64(low)) & (values <= np.float64(high))
     return int(np.argwhere(~inside)[0][0])
 
 
@@ -391,7 +404,19 @@ def from_arrays(
     private: bool = False,
     name: str = "arrays",
 ) -> FederatedData:
-    """Your own arrays: float inputs that the model takes as they are, and the rows of each client.
+    """Make federated data from your own arrays; the model takes the inputs as they are.
+
+    Args:
+        x: Training inputs, (n, ...); converted to float32.
+        y: Training labels: integers below `classes`, (n,), or regression targets, (n, d).
+        clients: Row numbers of each client.
+        test: Test inputs and labels.
+        classes: Number of classes; None for regression.
+        private: Whether to refuse objectives that need raw samples of other clients.
+        name: Name in messages and records.
+
+    Raises:
+        BadInput: Arrays or rows do not fit together, as in `FederatedData`.
 
     >>> x, y = np.zeros((6, 4), np.float32), np.array([0, 1, 0, 1, 0, 1])
     >>> data = from_arrays(x, y, [[0, 1, 2], [3, 4, 5]], test=(x, y), classes=2)
@@ -419,30 +444,28 @@ def from_arrays(
 
 
 def warn_of_size(data: FederatedData) -> None:
-    """Warn of inputs that are far too large to train on: numbers as they were measured, or bytes.
+    """Warn about inputs that are too large to train on, such as raw measurements or bytes.
 
-    A tenth of what some feature holds must be large. That is never so of standardised data, however
-    heavy their tails: at most 1 in 400 of their values lie 20 deviations out (Chebyshev).
+    A warning is given if a tenth of some feature's values exceed 20. Standardised data never reach
+    that, however heavy their tails: at most 1 in 400 values lie 20 deviations out (Chebyshev).
     """
     few = min(SAMPLED, max(2, MOST_SAMPLED // math.prod(data.input_shape)))
     x = data.inputs(data.x[:: -(-len(data.x) // few)]).float().numpy()
     if np.quantile(np.abs(x), 0.9, axis=0).max() > LARGE:
         warnings.warn(
             f"{data.name}: inputs lie in [{x.min():.3g}, {x.max():.3g}], far from the size of "
-            "about 1 that models and rates are "
-            "made for; standardise them, (x - mean) / deviation, or make bytes Images "
-            "(fedmix.data.transforms)",
+            "about 1 that models and rates are made for; standardise them, (x - mean) / "
+            "deviation, or make bytes Images (fedmix.data.transforms)",
             FedmixWarning,
             stacklevel=3,
         )
 
 
 def as_array(values: Any, what: str, dtype: type | None = None) -> Array:
-    """Arrays, tensors and lists as an array of this type, or of their own if torch calculates with
-    it.
+    """Convert an array, a tensor or a list to an array of type `dtype`.
 
-    Nothing else is taken: numpy would ask a Dataset for samples without end, and make numbers of
-    dates.
+    Without `dtype`, the array keeps its type if torch can calculate with it. Anything else raises
+    BadInput: numpy would ask a Dataset for samples without end, and turn dates into numbers.
     """
     if not (hasattr(values, "__array__") or isinstance(values, list | tuple)):
         raise BadInput(
@@ -467,7 +490,7 @@ def as_array(values: Any, what: str, dtype: type | None = None) -> Array:
             f"{what} cannot be made an array of numbers (they are {held}); turn them into integers "
             "or floats first"
         )
-    if kind == "u" and size > 1:  # with which torch does not calculate
+    if kind == "u" and size > 1:  # torch does not calculate with these
         native: Any = np.int64 if not array.size or array.max() < 2**63 else np.float64
     else:
         native = array.dtype.newbyteorder("=") if size <= 8 else np.float64

@@ -1,4 +1,4 @@
-"""FEMNIST (LEAF, Caldas et al. 2018): handwritten characters, every writer a client."""
+"""FEMNIST (LEAF, Caldas et al. 2018): handwritten characters; every writer is a client."""
 
 import zlib
 from pathlib import Path
@@ -43,10 +43,21 @@ def femnist(
     root: str | Path | None = None,
     cache: str | Path | None = None,
 ) -> FederatedData:
-    """Writers drawn by `seed` among those with at least `least` training images.
+    """FEMNIST: writers drawn by `seed` among those with at least `least` training images.
 
-    A random `test_share` of each writer's images (at least one) is held out. `local_share` is the
-    part that a client keeps of the others; `normalise` is "standard", or "unit" for ink in [0, 1].
+    Args:
+        clients: Number of writers.
+        least: Smallest number of training images of a writer.
+        local_share: Fraction of its training images that each client keeps.
+        normalise: "standard", or "unit" for ink in [0, 1].
+        test_share: Fraction of each writer's images (at least one) that is held out, at random.
+        seed: Seed of the writers and of the test images.
+        root: Folder with the hub's files (`fedmix.data.hub`).
+        cache: Folder for decoded arrays (`fedmix.data.cache`).
+
+    Raises:
+        BadInput: A setting is wrong, or there are too few writers.
+        DataError: A file is missing or damaged, or cannot be downloaded.
     """
     check_settings(**locals())
     transform = normaliser(normalise, MOMENTS, invert=True)
@@ -61,8 +72,7 @@ def femnist(
     held = np.maximum(1, np.rint(test_share * rows.sizes)).astype(np.int64)
     train, test = [], []
     for writer in choose(rows.sizes - held >= least, clients, seed, "femnist"):
-        # Keyed by the writer's name, so that who else is in the files does not change what is held
-        # out.
+        # keyed by the writer's name, so that other writers do not change what is held out
         rng = stream(seed, "holdout", zlib.crc32(str(arrays["names"][writer]).encode()))
         shuffled = rng.permutation(rows[writer])
         test.append(np.sort(shuffled[: held[writer]]))

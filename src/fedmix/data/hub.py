@@ -1,4 +1,4 @@
-"""Parquet files of public datasets: from a folder that you name, else from the Hugging Face hub."""
+"""Parquet files of public data sets: from a folder that you name, else the Hugging Face hub."""
 
 import errno
 import json
@@ -13,7 +13,7 @@ from fedmix.data.cache import location
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-REVISION = "refs/convert/parquet"  # the branch in which the hub keeps every dataset as parquet
+REVISION = "refs/convert/parquet"  # the branch in which the hub keeps every data set as parquet
 
 
 def parquet(
@@ -23,7 +23,11 @@ def parquet(
     root: str | Path | None = None,
     cache: str | Path | None = None,
 ) -> list[Path]:
-    """The files <repo>/<config>/<split>/*.parquet, under `root` or $FEDMIX_DATA if either is set."""
+    """List the files <repo>/<config>/<split>/*.parquet of a data set.
+
+    They are looked for in `root` or $FEDMIX_DATA if either is set, and downloaded otherwise. Raises
+    DataError if there are none or the download fails.
+    """
     named = root or os.environ.get("FEDMIX_DATA")
     if not named:
         return _download(
@@ -40,8 +44,9 @@ def parquet(
 
 
 def _download(repo: str, config: str, split: str, record: Path) -> list[Path]:
-    """Fetch what the hub lists; `record` then names the files, so that later starts need no
-    network.
+    """Download the files that the hub lists.
+
+    `record` then holds their names and sizes, so that later starts need no network.
     """
     if known := _recorded(record):
         return known
@@ -50,9 +55,8 @@ def _download(repo: str, config: str, split: str, record: Path) -> list[Path]:
         from huggingface_hub.hf_api import RepoFile
     except ImportError as error:
         raise BadInput(f"to download {repo}, run: pip install 'fedmix[data]'") from error
-    api = HfApi(
-        endpoint=os.environ.get("HF_ENDPOINT"), token=False
-    )  # public data needs nobody's token
+    # public data needs no token
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=False)
     try:
         tree = api.list_repo_tree(repo, f"{config}/{split}", revision=REVISION, repo_type="dataset")
         listed = {
@@ -63,9 +67,7 @@ def _download(repo: str, config: str, split: str, record: Path) -> list[Path]:
         files = [_whole(api, repo, path, size) for path, size in sorted(listed.items())]
         record.parent.mkdir(parents=True, exist_ok=True)
         write_whole(record, json.dumps({str(file): file.stat().st_size for file in files}).encode())
-    except (
-        Exception
-    ) as error:  # the client lets errors of three HTTP libraries through, depending on its version
+    except Exception as error:  # of three HTTP libraries, depending on the client's version
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         advice = (
             "make room or set HF_HOME to another folder"
@@ -80,7 +82,7 @@ def _download(repo: str, config: str, split: str, record: Path) -> list[Path]:
 
 
 def _recorded(record: Path) -> list[Path]:
-    """The files of an earlier download if all are there in full size, else none."""
+    """The files of an earlier download if all exist with their full size, else none."""
     try:
         sizes = {Path(path): size for path, size in json.loads(record.read_text()).items()}
         return (
@@ -93,8 +95,9 @@ def _recorded(record: Path) -> list[Path]:
 
 
 def _whole(api: "HfApi", repo: str, path: str, size: int) -> Path:
-    """One file of the size that the hub lists, tried twice: a line may break, a copy in the cache
-    be too short.
+    """Download one file and check its size; try twice.
+
+    A connection may break, and a copy in the hub's cache may be too short.
     """
     reason, short = Exception(), False
     for _ in range(2):
@@ -102,7 +105,7 @@ def _whole(api: "HfApi", repo: str, path: str, size: int) -> Path:
             local = api.hf_hub_download(
                 repo, path, repo_type="dataset", revision=REVISION, force_download=short
             )
-        except Exception as error:  # of whichever HTTP library; `_download` says what it was
+        except Exception as error:  # of any HTTP library; `_download` reports it
             reason = error
             continue
         if Path(local).stat().st_size == size:

@@ -1,4 +1,4 @@
-"""Images in parquet tables, as the hub stores them, and how their pixels are normalised."""
+"""Images in parquet tables, as the hub stores them, and their normalisation."""
 
 import io
 from collections.abc import Sequence
@@ -13,13 +13,16 @@ from fedmix.data.cache import npy
 from fedmix.data.tables import INSTALL, batches, count, damaged, labels, reading
 from fedmix.data.transforms import Images
 
-FORMATS = ("PNG", "JPEG")  # of the dozens that Pillow knows, those in which the hub has images
+FORMATS = ("PNG", "JPEG")  # the hub's formats; Pillow would accept dozens
 Normalisation = Literal["standard", "unit"]
 Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def normaliser(normalise: str, moments: Moments, pad: int = 0, invert: bool = False) -> Images:
-    """The transform that `normalise` names: "standard" by mean and deviation, "unit" leaves [0, 1]."""
+    """Make the transform: "standard" normalises by mean and deviation, "unit" keeps [0, 1].
+
+    Raises BadInput for another `normalise`.
+    """
     if normalise not in ("standard", "unit"):
         raise BadInput(f"no normalisation {normalise!r}; use 'standard' or 'unit'")
     mean, std = (
@@ -29,7 +32,7 @@ def normaliser(normalise: str, moments: Moments, pad: int = 0, invert: bool = Fa
 
 
 def pixels(path: Path, column: Any, shape: tuple[int, int, int]) -> Array:
-    """Images of one size (height, width, channels) as uint8."""
+    """Decode images of one size (height, width, channels) to uint8; raise DataError for others."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -46,11 +49,11 @@ def pixels(path: Path, column: Any, shape: tuple[int, int, int]) -> Array:
         try:
             with Image.open(io.BytesIO(encoded or b""), formats=FORMATS) as opened:
                 size = opened.size
-                if size == (width, height):  # before a single pixel is decoded
+                if size == (width, height):  # checked before any pixel is decoded
                     out[i] = np.asarray(opened.convert("L" if channels == 1 else "RGB")).reshape(
                         shape
                     )
-        except Exception as error:  # Pillow's decoders raise half a dozen kinds for damaged bytes
+        except Exception as error:  # Pillow raises many types of errors for damaged bytes
             raise damaged(path, f"an image cannot be decoded ({first_line(error)})") from error
         if size != (width, height):
             raise damaged(path, f"an image is {size[0]}x{size[1]}, not {width}x{height}")
@@ -66,7 +69,7 @@ def save_images(
     label: str,
     classes: int,
 ) -> None:
-    """Decode images and labels into <prefix>x.npy and <prefix>y.npy, one batch in memory at a time."""
+    """Decode images and labels, batch by batch, into <prefix>x.npy and <prefix>y.npy."""
     rows = count(files)
     with (
         npy(folder / f"{prefix}x.npy", "u1", (rows, *shape)) as x,

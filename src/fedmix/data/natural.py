@@ -1,4 +1,4 @@
-"""Data that comes with its owners: writers, speakers. Each owner is a client."""
+"""Data whose samples have owners, such as writers or speakers. Each owner is a client."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +13,13 @@ from fedmix.data.federated import FederatedData, Ragged
 from fedmix.data.tables import batches, damaged, reading
 from fedmix.data.transforms import Transform
 
-LONGEST = 200  # letters of a name, which all take as much room as the longest
+LONGEST = 200  # letters of a name; in an array all take as much room as the longest
 
 
 def save_owners(files: Sequence[Path], folder: Path, column: str) -> None:
-    """Number the strings of a column in sorted order: names.npy, and each row's number in
-    owner.npy.
+    """Number the strings of a column in sorted order.
+
+    Writes the strings to names.npy and the number of each row's string to owner.npy.
     """
     seen: dict[str, int] = {}
     pieces = []
@@ -42,13 +43,15 @@ def save_owners(files: Sequence[Path], folder: Path, column: str) -> None:
 
 
 def choose(eligible: Array, clients: int, seed: int, name: str) -> Array:
-    """`clients` of the owners for whom `eligible` is true, drawn by `seed`, sorted."""
+    """Draw `clients` of the owners for whom `eligible` is true, by `seed`; return them sorted.
+
+    Raises BadInput if there are too few.
+    """
     candidates = np.flatnonzero(eligible)
     if not 1 <= clients <= len(candidates):
         raise BadInput(
             f"{name}: {clients} clients, but {len(candidates)} of {len(eligible)} have enough "
-            "samples; "
-            f"use 1 to {len(candidates)} clients or a lower `least`"
+            f"samples; use 1 to {len(candidates)} clients or a lower `least`"
         )
     return np.sort(stream(seed, "owners").choice(candidates, clients, replace=False))
 
@@ -56,9 +59,7 @@ def choose(eligible: Array, clients: int, seed: int, name: str) -> Array:
 def gather(
     x: Array, y: Array, train: Ragged, test: Ragged, classes: int, transform: Transform, name: str
 ) -> FederatedData:
-    """Federated data of these rows only, in the clients' order: no test row is among the training
-    samples.
-    """
+    """Copy these rows in the clients' order, so that no test row is among the training samples."""
     mine, theirs = (Ragged(np.arange(len(r.flat)), r.offsets) for r in (train, test))
     return FederatedData(
         x[train.flat],

@@ -1,4 +1,4 @@
-"""Who holds what: ways to deal the rows of a dataset out to clients, each as rows by client."""
+"""Ways to partition the rows of a data set among clients, each returned as rows by client."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -11,7 +11,7 @@ from fedmix.core.validation import flag, is_number, is_whole, number, shown, who
 from fedmix.data.federated import Ragged
 
 Partition = Literal["classes", "random-classes", "shards", "dirichlet", "iid"]
-TRIES = 10_000  # a redraw costs microseconds, and a setting that fails this often will not succeed
+TRIES = 10_000  # a draw takes microseconds, and a setting that fails this often will not succeed
 
 
 def spread(
@@ -22,7 +22,19 @@ def spread(
     alpha: float | None,
     rng: np.random.Generator,
 ) -> Ragged:
-    """Deal rows out in the way that `how` names, one of `Partition`."""
+    """Partition rows in the way that `how` names, one of `Partition`.
+
+    Args:
+        labels: Labels of all rows, (n,).
+        clients: Number of clients.
+        how: One of `Partition`.
+        classes_per_client: Number of classes (or of shards) per client; not used by the others.
+        alpha: Concentration of a Dirichlet partition; None for the others.
+        rng: Generator of the random draws.
+
+    Raises:
+        BadInput: A setting is wrong, or the rows cannot be partitioned so.
+    """
     check_alpha(how, alpha)
     if alpha is not None:
         return dirichlet(labels, clients, alpha, rng)
@@ -34,7 +46,7 @@ def spread(
 
 
 def check_alpha(how: str, alpha: float | None) -> None:
-    """Refuse an unknown partition, and an `alpha` that is missing, not used, or not positive."""
+    """Raise BadInput for an unknown partition, or an `alpha` that is missing, unused or wrong."""
     if not isinstance(how, str) or how not in get_args(Partition):
         raise BadInput(f"no partition {shown(how)}; use one of {', '.join(get_args(Partition))}")
     if (alpha is None) == (how == "dirichlet"):
@@ -49,13 +61,12 @@ def check_alpha(how: str, alpha: float | None) -> None:
 def by_classes(
     labels: Array, clients: int, per_client: int, rng: np.random.Generator, *, balanced: bool = True
 ) -> Ragged:
-    """Clients that hold samples of only `per_client` classes each; every sample goes to exactly one
-    client.
+    """Give each client samples of only `per_client` classes; every sample has one client.
 
-    Balanced: the samples, sorted by label, are cut into clients·per_client shards, as many of one
-    class as of another (within one) and of equal size within a class (within one). Otherwise every
-    client draws its classes uniformly, and the samples of a class are split evenly among those that
-    drew it.
+    If `balanced`, samples are sorted by label and cut into clients·per_client shards: as many of
+    one class as of another (within one), and of equal size within a class (within one). Otherwise
+    every client draws its classes uniformly, and the samples of a class are split evenly among the
+    clients that drew it. Raises BadInput if the classes cannot be divided so.
 
     >>> rows = by_classes(np.array([0, 0, 1, 1, 2, 2]), 3, 2, np.random.default_rng(0))
     >>> rows.sizes.tolist()
@@ -73,15 +84,14 @@ def by_classes(
     if clients * per_client < len(classes):
         raise BadInput(
             f"{clients} clients with {per_client} classes each cannot hold all {len(classes)} "
-            "classes; "
-            f"use at least {-(-len(classes) // per_client)} clients or more classes per client"
+            f"classes; use at least {-(-len(classes) // per_client)} clients or more classes per "
+            "client"
         )
     holds = (_deal if balanced else _draw)(sizes, clients, per_client, rng)
     owner = np.empty(len(labels), np.int64)
     for c in range(len(classes)):
-        holders = rng.permutation(
-            np.flatnonzero(holds[:, c])
-        )  # so that nobody always gets the longer shards
+        # permuted, so that no client always gets the longer shards
+        holders = rng.permutation(np.flatnonzero(holds[:, c]))
         for client, rows in zip(
             holders,
             np.array_split(rng.permutation(np.flatnonzero(position == c)), len(holders)),
@@ -92,17 +102,17 @@ def by_classes(
 
 
 def _deal(sizes: Array, clients: int, per_client: int, rng: np.random.Generator) -> Array:
-    """Which client holds which class (clients, classes), equally many of each class, within one."""
+    """Deal the same number of shards of each class (within one): (clients, classes), bool."""
     shards, more = divmod(clients * per_client, len(sizes))
     remaining = np.full(len(sizes), shards)
     remaining[rng.choice(len(sizes), more, replace=False)] += 1
     _check_shards(sizes, remaining)
     holds = np.zeros((clients, len(sizes)), bool)
-    # With `left` clients to go, sum(remaining) = left·per_client and remaining <= left for every
-    # class; at the start since per_client <= classes. So at most per_client classes have remaining
-    # == left, and at least per_client have any. A client that takes all of the former, and fills up
-    # from the others, leaves both true for left - 1: nobody is ever short of distinct classes, and
-    # at the end nothing remains.
+    # Invariant, with `left` clients to go: sum(remaining) = left·per_client, and remaining <= left
+    # for every class. It holds at the start, since per_client <= classes. So at most per_client
+    # classes have remaining == left, and at least per_client classes have any. A client that takes
+    # all of the former and draws the rest from the others keeps the invariant for left - 1: no
+    # client lacks distinct classes, and nothing remains at the end.
     for client in range(clients):
         left = clients - client
         forced = np.flatnonzero(remaining == left)
@@ -119,9 +129,7 @@ def _deal(sizes: Array, clients: int, per_client: int, rng: np.random.Generator)
 
 
 def _draw(sizes: Array, clients: int, per_client: int, rng: np.random.Generator) -> Array:
-    """Which client holds which class, drawn by each for itself, so that no class is left without a
-    client.
-    """
+    """Let each client draw its classes until every class has a client: (clients, classes), bool."""
     holds = np.zeros((clients, len(sizes)), bool)
     for _ in range(TRIES):
         holds[:] = False
@@ -132,16 +140,15 @@ def _draw(sizes: Array, clients: int, per_client: int, rng: np.random.Generator)
             return holds
     raise BadInput(
         f"{clients} clients that draw {per_client} of {len(sizes)} classes left one out in {TRIES} "
-        "draws; "
-        "use more clients, more classes per client, or the balanced partition"
+        "draws; use more clients, more classes per client, or the balanced partition"
     )
 
 
 def shards(labels: Array, clients: int, per_client: int, rng: np.random.Generator) -> Ragged:
-    """The split of McMahan et al. 2017: samples sorted by label, cut into equal shards (within
-    one), dealt out at random.
+    """Partition of McMahan et al. 2017: sort by label, cut into shards, deal them out at random.
 
-    So a client may hold two shards of one class, and a shard may lie across the border of two.
+    Shards are of equal size (within one). A client may hold two shards of one class, and a shard
+    may hold samples of two classes. Raises BadInput if there are too few samples.
 
     >>> labels = np.repeat(np.arange(3), 4)
     >>> rows = shards(labels, 3, 2, np.random.default_rng(4))
@@ -166,11 +173,11 @@ def shards(labels: Array, clients: int, per_client: int, rng: np.random.Generato
 def dirichlet(
     labels: Array, clients: int, alpha: float, rng: np.random.Generator, *, least: int = 1
 ) -> Ragged:
-    """Each class is dealt out in proportions p ~ Dir(alpha, ..., alpha) over the clients.
+    """Divide each class among clients in proportions p ~ Dir(alpha, ..., alpha).
 
-    As PFNM (Yurochkin et al. 2019) and FedMA (Wang et al. 2020) describe it; drawn again until
-    every client has at least `least` samples. Large alpha gives even shares, small alpha few
-    clients per class.
+    The method is that of PFNM (Yurochkin et al. 2019) and FedMA (Wang et al. 2020); draws are
+    repeated until every client has at least `least` samples. Large alpha gives even shares, small
+    alpha few clients per class. Raises BadInput if no draw succeeds.
 
     >>> dirichlet(np.array([0, 1] * 6), 3, 1e9, np.random.default_rng(0)).sizes.tolist()
     [4, 4, 4]
@@ -187,15 +194,14 @@ def dirichlet(
     for _ in range(TRIES):
         shares = rng.dirichlet(np.full(clients, alpha), len(classes))
         cuts = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
-        cuts[:, -1] = sizes  # the shares' sum may be off by a rounding error
+        cuts[:, -1] = sizes  # the sum of the shares may be off by rounding
         counts = np.diff(cuts, axis=1, prepend=0)
         if counts.sum(axis=0).min() >= least:
             break
     else:
         raise BadInput(
             f"alpha {alpha} left one of {clients} clients with fewer than {least} samples in "
-            f"{TRIES} draws; "
-            "use a larger alpha, fewer clients or a lower `least`"
+            f"{TRIES} draws; use a larger alpha, fewer clients or a lower `least`"
         )
     owner = np.empty(len(labels), np.int64)
     for c in range(len(classes)):
@@ -206,7 +212,7 @@ def dirichlet(
 
 
 def iid(count: int, clients: int, rng: np.random.Generator) -> Ragged:
-    """Rows 0..count-1 dealt out at random, in equal numbers within one."""
+    """Deal rows 0..count-1 out at random, in equal numbers (within one)."""
     _check_clients(count, clients)
     owner = np.empty(count, np.int64)
     owner[rng.permutation(count)] = np.arange(count) % clients
@@ -214,7 +220,7 @@ def iid(count: int, clients: int, rng: np.random.Generator) -> Ragged:
 
 
 def natural(owner_ids: Array | Sequence[str]) -> tuple[Ragged, list[str]]:
-    """Every owner is a client; also returns the owners' ids, sorted, in the clients' order.
+    """Make every owner a client; also return the owners' ids, sorted, in the clients' order.
 
     >>> rows, names = natural(["b", "a", "b"])
     >>> names, rows[0].tolist(), rows[1].tolist()
@@ -225,8 +231,9 @@ def natural(owner_ids: Array | Sequence[str]) -> tuple[Ragged, list[str]]:
 
 
 def share(index: Ragged, fraction: float, rng: np.random.Generator) -> Ragged:
-    """Each client keeps a `fraction` of its rows, at least one; with equal `rng`, less is part of
-    more.
+    """Keep a random `fraction` of each client's rows, at least one.
+
+    With an equal `rng`, the rows of a smaller fraction are among those of a larger one.
     """
     check_share(fraction)
     if fraction == 1:
@@ -239,7 +246,7 @@ def share(index: Ragged, fraction: float, rng: np.random.Generator) -> Ragged:
 
 
 def check_share(fraction: float) -> None:
-    """Refuse a fraction that leaves nothing, or is more than all."""
+    """Raise BadInput unless the fraction is above 0 and at most 1."""
     if not is_number(fraction) or not 0 < fraction <= 1:
         raise BadInput(
             f"a share of {shown(fraction)} of the local data; use a number above 0 and at most 1"
@@ -247,7 +254,7 @@ def check_share(fraction: float) -> None:
 
 
 def subset(labels: Array, count: int, rng: np.random.Generator) -> Array:
-    """`count` random rows, sorted, with every class within one of its proportional number.
+    """Draw `count` rows, sorted, with every class within one of its proportional number.
 
     >>> rows = subset(np.array([0, 0, 0, 0, 1, 1]), 3, np.random.default_rng(0))
     >>> np.array([0, 0, 0, 0, 1, 1])[rows].tolist()
@@ -258,7 +265,7 @@ def subset(labels: Array, count: int, rng: np.random.Generator) -> Array:
         raise BadInput(f"cannot take {shown(count)} of {len(labels)} samples; use 1..{len(labels)}")
     _, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     quota, remainder = divmod(count * sizes, len(labels))
-    order = rng.permutation(len(sizes))  # equal remainders in random order
+    order = rng.permutation(len(sizes))  # breaks ties of remainders at random
     largest = order[np.argsort(-remainder[order], kind="stable")]
     quota[largest[: count - quota.sum()]] += 1
     rows = [rng.permutation(np.flatnonzero(position == c))[: quota[c]] for c in range(len(sizes))]

@@ -1,4 +1,4 @@
-"""Samples that each party of a federation loads by itself."""
+"""Data of one party of a federation, who loads its own samples."""
 
 import numpy as np
 
@@ -11,11 +11,13 @@ from fedmix.data.transforms import Plain, Transform
 
 @DATA.add("own", "each client's own samples, in a federation on Flower")
 def own(*, seed: int = 0) -> FederatedData:  # noqa: ARG001 - every data set takes a seed
-    """Stands in an experiment's [data] for samples that no single machine holds."""
+    """Placeholder in an experiment's [data] for samples that no single machine holds.
+
+    Raises BadInput always: only a federation on Flower can run such an experiment.
+    """
     raise BadInput(
         "[data] name='own' stands for samples that every client loads by itself; run it on Flower "
-        "(docs/federation.md), "
-        "or give arrays to fedmix.Federation"
+        "(docs/federation.md), or give arrays to fedmix.Federation"
     )
 
 
@@ -27,8 +29,17 @@ def alone(
     transform: Transform | None = None,
     name: str = "own",
 ) -> FederatedData:
-    """The samples of one party of a federation: those of one client, or those that the server holds
-    out to test on.
+    """Make the data of one party: a client's samples, or those that the server tests on.
+
+    Args:
+        x: Inputs, (n, ...).
+        y: Labels: integers below `classes`, (n,), or regression targets, (n, d).
+        classes: Number of classes; None for regression.
+        transform: Conversion of stored samples to model inputs; None: they are used as they are.
+        name: Name in messages and records.
+
+    Raises:
+        BadInput: The arrays do not fit together, as in `FederatedData`.
 
     >>> own = alone(np.zeros((6, 4), np.float32), np.array([0, 1, 0, 1, 0, 1]), classes=2)
     >>> own.clients.sizes.tolist(), len(own.test_x)

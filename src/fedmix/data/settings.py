@@ -1,7 +1,4 @@
-"""Settings that are wrong whatever the samples are, refused before any are read.
-
-One means the same in every data set.
-"""
+"""Checks of settings that all data sets share, before any samples are read."""
 
 import os
 from typing import Any
@@ -15,7 +12,7 @@ OPTIONAL = ("samples_per_client", "cap")
 
 
 def check_settings(**settings: Any) -> None:
-    """Refuse what is no number or out of range, and an alpha that the partition does not go with.
+    """Raise BadInput for a setting out of range, or an alpha that the partition does not use.
 
     >>> check_settings(clients=0)
     Traceback (most recent call last):

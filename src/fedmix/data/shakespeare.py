@@ -1,6 +1,4 @@
-"""Shakespeare (LEAF, Caldas et al. 2018): the next letter of a role's lines, every speaking role a
-client.
-"""
+"""Shakespeare (LEAF, Caldas et al. 2018): next-character prediction; each role is a client."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +22,7 @@ LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmn
 UNKNOWN = len(LETTERS)  # 80, the code of any other character
 CLASSES = 84  # the paper's number; 81..83 are reserved
 WINDOW = 80
-GAP = (
-    WINDOW - 1
-)  # window i reads letters i..i+79, so those less than 80 apart have letters in common
+GAP = WINDOW - 1  # window i reads letters i..i+79, so windows less than 80 apart overlap
 
 
 @DATA.add(
@@ -44,12 +40,24 @@ def shakespeare(
     root: str | Path | None = None,
     cache: str | Path | None = None,
 ) -> FederatedData:
-    """Roles drawn by `seed` among those with at least `least` windows: 80 letters and the one that
-    follows.
+    """Shakespeare: roles drawn by `seed` among those with at least `least` windows.
 
-    A role's windows (the first `cap` of them) stay in the order of its text: 79 between training
-    and test are left out, so that no letter is an input on both sides, and of the others the first
-    `train_share` train.
+    A window is 80 characters, its label the one that follows. A role's windows stay in the order of
+    its text: the first train, the last test, and 79 between them are left out, so that no character
+    is an input on both sides.
+
+    Args:
+        clients: Number of roles.
+        least: Smallest number of windows of a role.
+        cap: Use only the first `cap` windows of a role; None: all.
+        train_share: Fraction of a role's windows (without those left out) that trains.
+        seed: Seed of the roles.
+        root: Folder with the hub's files (`fedmix.data.hub`).
+        cache: Folder for decoded arrays (`fedmix.data.cache`).
+
+    Raises:
+        BadInput: A setting is wrong, or there are too few roles.
+        DataError: A file is missing or damaged, or cannot be downloaded.
     """
     check_settings(**locals())
     for setting, value in (("least", least), ("cap", cap)):
@@ -77,7 +85,7 @@ def shakespeare(
 
 
 def encode(text: str) -> Array:
-    """Letters as their positions in `LETTERS`, others as 80.
+    """Encode characters as their positions in `LETTERS`, others as 80.
 
     >>> encode("\\nAz}~").tolist()
     [0, 25, 78, 79, 80]

@@ -1,4 +1,4 @@
-"""Parquet tables read in batches; what is damaged is said to be, with the file's name."""
+"""Parquet tables, read in batches; damaged files raise a DataError with the file's name."""
 
 import sys
 import time
@@ -18,15 +18,16 @@ INSTALL = "reading this data needs pyarrow and Pillow; run: pip install 'fedmix[
 
 
 def damaged(path: Path, what: str) -> DataError:
-    """The error to raise; a link of the hub's cache would come back, so it is what it points to
-    that has to go.
+    """Make the error for a damaged file.
+
+    Deleting a link of the hub's cache would not help, so the message names the file it points to.
     """
     culprit = path.resolve() if path.is_symlink() else "the file"
     return DataError(f"{path}: {printable(what)}; delete {culprit} and fetch it again")
 
 
 def count(files: Sequence[Path]) -> int:
-    """How many rows the files hold together."""
+    """Number of rows of all files together; raise DataError if there are none."""
     rows = sum(int(_open(path).metadata.num_rows) for path in files)
     if rows == 0:
         raise damaged(files[0], "the table has no rows")
@@ -34,8 +35,9 @@ def count(files: Sequence[Path]) -> int:
 
 
 def batches(files: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple[Path, Any]]:
-    """Record batches with these columns, each with the file it is from; shows progress if it takes
-    long.
+    """Yield record batches with these columns, each with its file; show progress if it takes long.
+
+    Raises DataError if a file is damaged or lacks a column.
     """
     start, shown, done, total = time.monotonic(), False, 0, count(files)
     for path in files:
@@ -72,7 +74,7 @@ def _open(path: Path) -> Any:
 
 @contextmanager
 def reading(path: Path, what: str = "the table is damaged") -> Iterator[None]:
-    """Errors in here mean a damaged file: Arrow's own, and text that is not UTF-8."""
+    """Turn errors raised in this context (Arrow's, and text that is not UTF-8) into a DataError."""
     import pyarrow
 
     try:
@@ -82,9 +84,7 @@ def reading(path: Path, what: str = "the table is damaged") -> Iterator[None]:
 
 
 def _guarded(path: Path, reader: Iterator[Any]) -> Iterator[Any]:
-    """What `reader` yields; its errors, but not those of the loop that uses it, mean a damaged
-    file.
-    """
+    """Yield from `reader`; its errors, but not those of the loop around, become a DataError."""
     while True:
         with reading(path):
             batch = next(reader, None)
@@ -94,7 +94,7 @@ def _guarded(path: Path, reader: Iterator[Any]) -> Iterator[Any]:
 
 
 def labels(path: Path, column: Any, classes: int) -> Array:
-    """Integer labels, all in 0..classes-1."""
+    """Convert a column to integer labels in 0..classes-1; raise DataError if it holds others."""
     import pyarrow
 
     if not pyarrow.types.is_integer(column.type) or column.null_count:

@@ -1,8 +1,7 @@
-"""From stored samples to model inputs, in two steps: to units (in which means are taken and
-travel), then normalised.
+"""Conversion of stored samples to model inputs: first to units, then normalised.
 
-Both steps work on tensors of any leading shape, on any device, and draw nothing: crops and flips
-come from the plan.
+Means are taken and exchanged in units. Both steps work on tensors of any leading shape, on any
+device, and draw nothing: the plan holds the offsets of crops and flips.
 """
 
 import math
@@ -16,32 +15,32 @@ from torch import Tensor
 from fedmix.core.errors import BadInput
 from fedmix.core.validation import flag, number, whole
 
-MOST_PAD = 127  # offsets of crops are bytes, up to twice as much
+MOST_PAD = 127  # offsets of crops are bytes, and up to twice the pad
 
 
 @runtime_checkable
 class Transform(Protocol):
     """How stored samples become model inputs.
 
-    `pad` is the crop's margin; 0 means no augmentation.
+    `pad` is the margin of random crops; 0 means no augmentation.
     """
 
     @property
     def pad(self) -> int: ...
 
-    def units(self, raw: Tensor) -> Tensor: ...
+    def units(self, raw: Tensor) -> Tensor:
+        """Stored samples in the units in which means are taken and exchanged, as float32."""
 
-    def normalise(self, x: Tensor) -> Tensor: ...
+    def normalise(self, x: Tensor) -> Tensor:
+        """Model inputs from samples in units."""
 
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
-        """Random samples, in units, that say nothing about anyone's data (`shape` starts with their
-        number).
-        """
+        """Random samples in units that say nothing about any data; `shape` includes the number."""
 
 
 @dataclass(frozen=True)
 class Plain:
-    """Float arrays that the model takes as they are."""
+    """Arrays that the model takes as they are, as float32."""
 
     pad: int = 0
 
@@ -60,11 +59,14 @@ class Plain:
 
 @dataclass(frozen=True)
 class Images:
-    """uint8 images (..., H, W, C) as (..., C, H, W): pixels in [0, 1], then standardised with
-    `mean` and `std` per channel.
+    """uint8 images (..., H, W, C) as (..., C, H, W): pixels in [0, 1], then standardised.
 
-    `invert` makes ink on white paper bright on black. With `pad` > 0, training images are
-    zero-padded by it, cropped back to size and flipped at the offsets that the plan drew.
+    Args:
+        mean: Mean of each channel, in [0, 1].
+        std: Deviation of each channel.
+        pad: If above 0, training images are zero-padded by it, cropped back to size and flipped at
+            the offsets that the plan drew.
+        invert: Whether to invert pixels, so that ink on white paper becomes bright on black.
     """
 
     mean: tuple[float, ...]
@@ -106,8 +108,9 @@ class Images:
 
 @dataclass(frozen=True)
 class OneHot:
-    """Integer sequences (..., T) as one-hot vectors (..., T, size); a mean of these is exact under
-    any linear embedding.
+    """Integer sequences (..., T) as one-hot vectors (..., T, size).
+
+    A mean of one-hot vectors is exact under any linear embedding.
     """
 
     size: int
@@ -124,7 +127,7 @@ class OneHot:
         return x
 
     def noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
-        """Text of characters chosen at random."""
+        """Random characters."""
         return self.units(torch.from_numpy(rng.integers(0, self.size, shape[:-1])))
 
 
@@ -135,18 +138,18 @@ def _check_pad(transform: Transform) -> None:
 
 
 def one_hot(labels: Tensor, size: int) -> Tensor:
-    """Integers (...) as vectors (..., size); like `torch.nn.functional.one_hot`, but never waits
-    for the device.
+    """Integers (...) as one-hot vectors (..., size).
+
+    Like `torch.nn.functional.one_hot`, but it never waits for the device.
     """
     return (labels[..., None] == torch.arange(size, device=labels.device)).to(torch.float32)
 
 
 def crop_and_flip(images: Tensor, draws: Tensor, pad: int) -> Tensor:
-    """Zero-pad (n, C, H, W) by `pad`, take the window at each image's (row, column) offset, mirror
-    it where flip is 1.
+    """Crop and flip images (n, C, H, W) after zero-padding them by `pad`.
 
-    `draws` is (n, 3): row and column offsets in 0..2·pad, and 0 or 1. An offset of `pad` leaves the
-    image in place.
+    `draws` is (n, 3): row and column offsets in 0..2·pad, and 1 to mirror the image or 0. An offset
+    of `pad` leaves the image in place.
     """
     n, _, height, width = images.shape
     padded = torch.nn.functional.pad(images, (pad, pad, pad, pad))

@@ -101,7 +101,7 @@ class MeanExchange:
         return self.take(due, self._collect(data, encode, due), data)
 
     def take(self, due: Array, sent: Sequence[Releases], data: FederatedData) -> Traffic:
-        """Put what these clients sent in the place of what they sent before, and rebuild the pool."""
+        """Replace these clients' earlier releases by those just sent, and rebuild the pool."""
         kept = [] if self.releases is None else [self.releases.without(due)]
         self.releases = Releases.joined([*kept, *sent])
         self.pending -= frozenset(due.tolist())

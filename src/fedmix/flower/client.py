@@ -313,7 +313,8 @@ def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
         wire.unpack(asked, "weights", {n: tuple(p.shape) for n, p in party.model.init().items()}),
     )
     plan = draw_plan(
-        seed, round_, party.client, party.samples, training, needs, entries=entries, pad=party.data.transform.pad
+        seed, round_, party.client, party.samples, training, needs, entries=entries,
+        pad=party.data.transform.pad,
     )  # fmt: skip
     lr, known = training.rate(round_), _known(party, asked, context, round_)
     work = Work(round_ + 1, np.zeros(1, np.int64), [plan], params, lr, pool, known)

@@ -271,7 +271,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes that one started, and those that these started; where there is a /proc to tell."""
+    """List all descendants of a process; empty where there is no /proc."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

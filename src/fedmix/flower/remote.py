@@ -143,7 +143,8 @@ class Remote(Rounds):
         for update in updates.values():
             self._notice(update.presence)
         self.notes = {
-            "asked": len(chosen), "replied": len(updates), "rejected": self.rejected, "clients": len(self.roster),
+            "asked": len(chosen), "replied": len(updates), "rejected": self.rejected,
+            "clients": len(self.roster),
             "pool_version": self.exchange.version if self.exchange else 0,
             "sent_up": self.post.up, "sent_down": self.post.down,
         }  # fmt: skip

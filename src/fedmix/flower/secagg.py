@@ -66,10 +66,11 @@ def largest(how: Exchange) -> float:
 
 
 def agreed(how: Exchange, members: int) -> dict[str, int | float]:
-    """The protocol's settings for a group: every member has to stay to the end, or there is no sum."""
+    """Protocol settings of a group: there is a sum only if every member stays to the end."""
     sizes = dict.fromkeys((Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD), members)
     return sizes | {
-        Key.CLIPPING_RANGE: largest(how), Key.TARGET_RANGE: QUANTA, Key.MOD_RANGE: MODULUS, Key.MAX_WEIGHT: 1.0,
+        Key.CLIPPING_RANGE: largest(how), Key.TARGET_RANGE: QUANTA, Key.MOD_RANGE: MODULUS,
+        Key.MAX_WEIGHT: 1.0,
     }  # fmt: skip
 
 

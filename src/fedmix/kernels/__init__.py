@@ -1,3 +1,1 @@
-"""Fast forms of layers for many clients at once, each with a plain PyTorch twin that tests compare
-it with.
-"""
+"""Fast layers for many clients at once; tests compare each with its plain PyTorch version."""

@@ -1,8 +1,8 @@
-"""Convolution that stays fast when every client has filters of its own.
+"""Convolution that stays fast when every client has its own filters.
 
 `conv2d` is `torch.nn.functional.conv2d` (stride 1) of one client. Under `vmap` over clients it
-becomes one Triton kernel for all of them, where it would otherwise be a grouped convolution, which
-GPUs are slow at. Convolution is bilinear and so is each of its derivatives: three products give
+becomes one Triton kernel for all of them; otherwise it would be a grouped convolution, which is
+slow on GPUs. Convolution is bilinear and so is each of its derivatives: three products give
 gradients of any order, in forward and in reverse mode.
 """
 
@@ -21,8 +21,9 @@ from fedmix.kernels.sizes import bias_parts, parts
 
 
 def conv2d(x: Tensor, w: Tensor, b: Tensor | None, pad: int, shifted: int) -> Tensor:
-    """Images (B, C, H, W), zero-padded by `pad`, with filters (O, C, R, S); the bias is added to
-    the first `shifted` of them.
+    """Convolve images (B, C, H, W), zero-padded by `pad`, with filters (O, C, R, S).
+
+    The bias is added to the first `shifted` images only.
     """
     if not (x.is_cuda and x.ndim == 4 and w.dtype == torch.float32 and has_triton()):
         if b is None or shifted == len(x):
@@ -36,7 +37,7 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None, pad: int, shifted: int) -> Te
 
 
 def _wide_type(t: Tensor) -> torch.dtype:
-    """In what a sum of products is kept: 32 bits at least."""
+    """The type in which products are summed: at least 32 bits."""
     return torch.promote_types(t.dtype, torch.float32)
 
 
@@ -53,10 +54,10 @@ def _backward(g: Tensor, x: Tensor, w: Tensor, pad: int, which: int) -> Tensor:
     return channels_last(found[which])
 
 
-# The three products for K clients at once, channels last, as operators that a compiler takes as
-# they are. Each body is the plain twin of the Triton kernel that serves CUDA tensors. Both factors
-# have one type; the gradients of filters and biases have 32 bits at least, other results the
-# factors' type.
+# The three products for K clients at once, channels last, as operators that are opaque to a
+# compiler. Each body is the plain version of the Triton kernel for CUDA tensors. Both factors have
+# one type; the gradients of filters and biases have at least 32 bits, other results the factors'
+# type.
 
 
 def _conv(x: Tensor, w: Tensor, b: Tensor, shifted: int, pad: int, how: str) -> Tensor:
@@ -224,9 +225,8 @@ class ConvWeight(torch.autograd.Function):
         taps = (x.shape[1] + 2 * pad - g.shape[1] + 1) * (x.shape[2] + 2 * pad - g.shape[2] + 1)
         cut = parts(g.shape[:3].numel(), g.shape[3], x.shape[3], taps)
         of_w, of_b = _op_weight(g[None], x[None], shifted, pad, cut, how)
-        return sum(of_w[0, 1:], of_w[0, 0]), of_b[0].sum(
-            0
-        )  # term by term, which a compiler joins with what follows
+        # term by term, so that a compiler fuses the sum with what follows
+        return sum(of_w[0, 1:], of_w[0, 0]), of_b[0].sum(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -1,12 +1,12 @@
-"""Convolutions of many clients as implicit matrix products on a GPU: no window is unfolded in
-memory.
+"""Convolutions of many clients as implicit matrix products in Triton.
 
-All tensors are channels-last: images (K, B, H, W, C), filters (K, O, R, S, C). One program computes
-one tile of one client's result. Hopper's tensor cores take 32-bit factors only if both have the
-summed index last in memory. That is so in the forward product (channels). For the gradient of the
-images the filters are transposed first, and for that of the filters (which sums over pixels) both
-factors are; copies are cheap beside a product at half its speed. Factors of 16 bits are read as
-they lie.
+No window is unfolded in memory. All tensors are channels-last: images (K, B, H, W, C), filters (K,
+O, R, S, C). One program computes one tile of one client's result.
+
+Hopper's tensor cores take 32-bit factors only if both have the summed index last in memory. In the
+forward product they have (channels). For the gradient of the images the filters are transposed
+first; for that of the filters, which sums over pixels, both factors are. Copies are cheap compared
+to a product at half its speed. Factors of 16 bits are read as they are.
 """
 
 # mypy: disable-error-code="no-untyped-def, misc, type-arg, untyped-decorator, no-untyped-call"
@@ -22,14 +22,16 @@ from fedmix.kernels.sizes import BLOCK, MANY, SUMMED, bias_parts, copied
 @triton.jit
 def _conv(
     x_ptr, w_ptr, b_ptr, y_ptr, SHIFTED: tl.constexpr,
-    M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
-    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
+    M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
+    S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, TURNED: tl.constexpr,
+    PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y[m, o] = Σ_{tap, c} x[pixel m shifted by tap, c] · w[o, tap, c], + b[o] for m < SHIFTED, of
-    BM pixels and BN channels.
+    """y[m, o] = Σ_{tap, c} x[pixel m shifted by tap, c] · w[o, tap, c], of BM pixels, BN channels.
 
-    TURNED, it is w[c, last tap − tap, o], which carries a gradient back.
+    b[o] is added for m < SHIFTED. If TURNED, w[c, last tap − tap, o] is used, which propagates a
+    gradient back.
     """
     client = tl.program_id(2).to(tl.int64)
     x_ptr += client * (M // (OH * OW) * H * W * C)
@@ -82,7 +84,7 @@ def _conv(
 
 @triton.jit
 def _turn(w_ptr, out_ptr, O, C, TAPS, BO: tl.constexpr, BC: tl.constexpr):
-    """out[c, last tap − tap, o] = w[o, tap, c]: the filters that carry a gradient back."""
+    """out[c, last tap − tap, o] = w[o, tap, c]: the filters that propagate a gradient back."""
     tap, client = tl.program_id(2) % TAPS, (tl.program_id(2) // TAPS).to(tl.int64)
     o = tl.program_id(0) * BO + tl.arange(0, BO)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -110,11 +112,10 @@ def _planes(
     BP: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """out[s, c, image, i, j] = x[image, i, j + s − pad, c]: channels first, once for every sideways
-    shift of the filter.
+    """out[s, c, image, i, j] = x[image, i, j + s − pad, c]: channels first, once per shift s.
 
-    If asked for, sum[block, c] is the sum of every block of pixels, as far as they are among the
-    first SUMMED.
+    s is the horizontal shift of the filter. If SUM, sum[block, c] is the sum over each block of
+    pixels, of those among the first SUMMED.
     """
     s, client = tl.program_id(2) % S, (tl.program_id(2) // S).to(tl.int64)
     pixels = B * H * OW
@@ -151,12 +152,14 @@ def _sums(g_ptr, out_ptr, M, O, SUMMED, BM: tl.constexpr, BO: tl.constexpr):
 @triton.jit
 def _conv_weight_as_is(
     g_ptr, x_ptr, out_ptr, PARTS: tl.constexpr,
-    M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
+    M: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BJ: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """out[part, o, j] = Σ_m g[m, o] · x[pixel m shifted by tap, c] over the part's share of the
-    pixels, with j = (tap, c).
+    """out[part, o, j] = Σ_m g[m, o] · x[pixel m shifted by tap, c] over a part of the pixels.
+
+    j stands for (tap, c).
     """
     client, part = (tl.program_id(2) // PARTS).to(tl.int64), tl.program_id(2) % PARTS
     g_ptr += client * (M * O)
@@ -201,7 +204,8 @@ def _conv_weight_as_is(
 @triton.jit
 def _conv_weight(
     g_ptr, x_ptr, out_ptr, PARTS: tl.constexpr,
-    B: tl.constexpr, H: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
+    B: tl.constexpr, H: tl.constexpr, C: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr,
     S: tl.constexpr, TAPS: tl.constexpr, pad: tl.constexpr, PRECISION: tl.constexpr,
     BO: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
@@ -237,7 +241,7 @@ def _conv_weight(
 
 
 def precision(how: str) -> str:
-    """How a kernel multiplies 32-bit factors."""
+    """Triton's name of the precision in which 32-bit factors are multiplied."""
     return "ieee" if how == "float32" else "tf32"
 
 
@@ -255,10 +259,10 @@ def conv(
     turned: bool = False,
     **tile: int,
 ) -> Tensor:
-    """y[k, b, i, j, o] = Σ x[k, b, i + r − pad, j + s − pad, c] · w[k, o, r, s, c], + b[k, o] in
-    the first `shifted` images.
+    """y[k, b, i, j, o] = Σ x[k, b, i + r − pad, j + s − pad, c] · w[k, o, r, s, c].
 
-    If `turned`, w[k, c, R − 1 − r, S − 1 − s, o] takes the filters' place.
+    b[k, o] is added to the first `shifted` images. If `turned`, w[k, c, R − 1 − r, S − 1 − s, o]
+    replaces w[k, o, r, s, c]. `tile` overrides sizes of `tiles`.
     """
     x, w = x.contiguous(), w.contiguous()
     K, B, H, W, C = x.shape
@@ -287,9 +291,7 @@ def conv(
 
 
 def conv_input(g: Tensor, w: Tensor, pad: int, how: str = "tf32", **tile: int) -> Tensor:
-    """The gradient of `conv` in x, from its gradient in y: a convolution with the filters turned
-    round.
-    """
+    """The gradient of `conv` in x, from that in y: a convolution with rotated filters."""
     w = w.contiguous()
     K, O, R, S, C = w.shape
     if w.itemsize == 2:
@@ -331,7 +333,7 @@ def _as_planes(
 def conv_weight(
     g: Tensor, x: Tensor, shifted: int, pad: int, parts: int, how: str = "tf32", **tile: int
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of `conv` in w and b, from its gradient in y, each in parts whose sum it is."""
+    """The gradients of `conv` in w and b, from that in y, each as parts to be summed."""
     g, x = g.contiguous(), x.contiguous()
     K, B, H, W, C = x.shape
     OH, OW, O = g.shape[2:]
@@ -368,16 +370,15 @@ def conv_weight(
 
 
 def tiles(pixels: int, outputs: int, channels: int, itemsize: int) -> dict[str, int]:
-    """The tile of a program of `conv`: what was fastest on an H200 for the paper's VGG with tf32
-    (benchmarks/tiles.py).
+    """Tile sizes of `conv`: the fastest on an H200 for the paper's VGG with tf32.
+
+    Measured by benchmarks/tiles.py.
     """
     BN = _power(outputs, 16, 128)
-    large = triton.cdiv(pixels, 128) * triton.cdiv(
-        outputs, 128
-    )  # programs of one client with the larger tile
-    BM = (
-        64 if BN == 128 and (large < 8 or 16 <= large < 32) else 128
-    )  # else too few, or a last wave with few of them
+    # programs of one client with the larger tile; it is avoided if they are too few, or leave a
+    # last wave with few of them
+    large = triton.cdiv(pixels, 128) * triton.cdiv(outputs, 128)
+    BM = 64 if BN == 128 and (large < 8 or 16 <= large < 32) else 128
     BK = 64 if itemsize == 2 and channels % 64 == 0 else 32
     return {
         "BM": BM,
@@ -389,7 +390,7 @@ def tiles(pixels: int, outputs: int, channels: int, itemsize: int) -> dict[str, 
 
 
 def weight_tiles(outputs: int, channels: int) -> dict[str, int]:
-    """The tile of a program of `conv_weight` with copies."""
+    """Tile sizes of `conv_weight` with copies."""
     BO, BC = _power(outputs, 16, 128), _power(channels, 16, 128)
     return {
         "BO": BO,
@@ -401,7 +402,7 @@ def weight_tiles(outputs: int, channels: int) -> dict[str, int]:
 
 
 def as_is_tiles(outputs: int, channels: int, taps: int, itemsize: int) -> dict[str, int]:
-    """The same without; with many channels a tile keeps to one tap."""
+    """Tile sizes of `conv_weight` without copies; with many channels a tile covers one tap."""
     low = itemsize == 2
     BO, BJ = (
         _power(outputs, 16, 128 if low else 32),

@@ -1,8 +1,7 @@
-"""The product of a full layer, with a derivative along a direction that can be traced for several
-clients at once.
+"""Product of a linear layer with a forward-mode derivative that can be traced under vmap.
 
-PyTorch's own, for a weight that stays, also multiplies by zeros, which the tracer (in torch 2.11
-and 2.13) often takes for a tensor on another device.
+If the weight does not change, PyTorch's own derivative also multiplies by zeros, which the tracer
+(in torch 2.11 and 2.13) often takes for a tensor on another device.
 """
 
 from functools import reduce

@@ -1,8 +1,8 @@
-"""The recurrence of an LSTM over a whole sequence, fast when every client has weights of its own.
+"""LSTM recurrence over a whole sequence, fast when every client has its own weights.
 
 With p the gates' inputs (B, T, 4D): a = p_t + h_{t−1}·wᵀ, in four parts; i, f, o = σ(a), g =
 tanh(a); c ← f·c + i·g and h ← o·tanh(c). The kernels take (K, J, B, T, 4D): K clients, and J = 2
-where a derivative goes along with the value.
+for a value with its derivative, else 1.
 """
 
 from typing import Any
@@ -16,8 +16,9 @@ from fedmix.kernels.precision import current
 
 
 def recurrence(p: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """h, the four gates after their functions, and c, of (B, T, 4D): plain PyTorch, which has
-    derivatives of all kinds.
+    """Return h, the four gates after their functions, and c, for gates' inputs (B, T, 4D).
+
+    This is plain PyTorch, which has derivatives of all kinds.
     """
     h = c = torch.zeros_like(p[:, 0, : w.shape[1]])
     steps = []
@@ -32,7 +33,7 @@ def recurrence(p: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def lstm(p: Tensor, w: Tensor) -> Tensor:
-    """h of (B, T, 4D)."""
+    """Return h, (B, T, D), for gates' inputs p, (B, T, 4D)."""
     if not quick(p, w):
         return recurrence(p, w)[0]
     h: Tensor = _Recurrence.apply(p[None], w, current())[0]
@@ -40,8 +41,9 @@ def lstm(p: Tensor, w: Tensor) -> Tensor:
 
 
 def lstm_along(pair: Tensor, w: Tensor) -> Tensor:
-    """h and its derivative, (2, B, T, D), of gates and the direction in which they move, (2, B, T,
-    4D).
+    """Return h and its derivative, (2, B, T, D).
+
+    `pair` holds the gates' inputs and the direction in which they move, (2, B, T, 4D).
     """
     if not quick(pair, w):
         return torch.stack(jvp(lambda p: recurrence(p, w)[0], (pair[0],), (pair[1],))[:2])
@@ -50,8 +52,9 @@ def lstm_along(pair: Tensor, w: Tensor) -> Tensor:
 
 
 def quick(p: Tensor, w: Tensor) -> bool:
-    """Whether the kernel can take it; it has 32 hidden units to a multiprocessor, and all of a
-    client's at once.
+    """Whether the kernel can be used.
+
+    It has 32 hidden units per multiprocessor, and needs all units of a client at the same time.
     """
     if not (p.is_cuda and w.dtype == p.dtype == torch.float32 and has_triton()):
         return False
@@ -59,7 +62,7 @@ def quick(p: Tensor, w: Tensor) -> bool:
 
 
 def _lstm(p: Tensor, w: Tensor, how: str) -> tuple[Tensor, Tensor, Tensor]:
-    """The plain twin, client by client.
+    """Plain version of the kernel, client by client.
 
     With J = 2, the second half of the gates holds their derivatives before the functions.
     """
@@ -130,9 +133,7 @@ class _Gradient(torch.autograd.Function):
 
 
 class _Recurrence(torch.autograd.Function):
-    """One client's recurrence, with a gradient and a derivative along a direction, both of first
-    order.
-    """
+    """One client's recurrence, with first-order derivatives in reverse and forward mode."""
 
     generate_vmap_rule = True
 
@@ -153,7 +154,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, dp: Tensor | None, dw: Tensor | None, *_: Any) -> tuple[Tensor, None, None]:
-        """By the pair, whose gradient is known; a moving w moves the gates as h_{t−1}·dwᵀ does."""
+        """Use the pair, whose gradient is known; a change dw moves the gates by h_{t−1}·dwᵀ."""
         h, p, w = ctx.saved_tensors
         if len(p) == 2:
             raise NotImplementedError("an LSTM has no second derivative along a direction here")

@@ -1,13 +1,14 @@
-"""Every client's LSTM over a whole sequence as one GPU kernel, which stays on the chip from the
-first time step to the last.
+"""The LSTMs of all clients over a whole sequence as one persistent Triton kernel.
 
 Tensors are (K, J, B, T, ...): J = 1 for values alone, J = 2 for values and their derivatives along
-a direction, which share the weights. One program has a block of hidden units of one client for a
-block of samples, and keeps these units' recurrent weights in shared memory and their state in
-registers. Forward, it multiplies its weights with all units' h of the step before. Backward, it
-multiplies its own units' gradients, and the programs add up one another's products. So the programs
-of one client and block of samples meet once a time step, at a counter in memory; all of them must
-be on the chip at once, and clients beyond that come in a launch of their own.
+a direction, which share the weights.
+
+One program computes a block of hidden units of one client for a block of samples. It keeps the
+units' recurrent weights in shared memory and their state in registers, from the first time step to
+the last. Forward, it multiplies its weights with all units' h of the previous step. Backward, it
+multiplies its own units' gradients, and the programs add up each other's products. So the programs
+of one client and block of samples (a team) synchronise once per time step, at a counter in memory.
+All of them must run at the same time; clients beyond that get a launch of their own.
 """
 
 # mypy: disable-error-code="no-untyped-def, misc, untyped-decorator"
@@ -41,7 +42,7 @@ def _tanh(x):
 
 @triton.jit
 def _arrive(counter):
-    """After everything this program has stored so far."""
+    """Count this program as arrived, after everything that it has stored so far."""
     tl.debug_barrier()
     tl.atomic_add(counter, 1, sem="release", scope="gpu")
 
@@ -54,7 +55,7 @@ def _await(counter, arrivals):
 
 @triton.jit
 def _parts(x):
-    """The four parts, in order, of (..., 2, 2)."""
+    """Split (..., 2, 2) into its four parts, in order."""
     even, odd = tl.split(x)
     first, third = tl.split(even)
     second, fourth = tl.split(odd)
@@ -68,9 +69,11 @@ def _whole(first, second, third, fourth):
 
 @triton.jit(do_not_specialize=["start"])
 def _forward(
-    p_ptr, w_ptr, h_ptr, acts_ptr, c_ptr, count_ptr, start, FIRST: tl.constexpr, LAST: tl.constexpr,
-    J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
-    BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
+    p_ptr, w_ptr, h_ptr, acts_ptr, c_ptr, count_ptr, start,
+    FIRST: tl.constexpr, LAST: tl.constexpr,
+    J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr,
+    PRECISION: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr,
+    CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
     """Time steps FIRST to LAST.
 
@@ -78,13 +81,12 @@ def _forward(
     """
     blocks: tl.constexpr = (D + BN - 1) // BN
     team = start + tl.program_id(1)
-    count_ptr += team * 32  # a cache line apart
+    count_ptr += team * 32  # counters are a cache line apart
     client, sample = (team // tl.cdiv(B, BR)).to(tl.int64), team % tl.cdiv(B, BR) * BR
     b, n = sample + tl.arange(0, BR), tl.program_id(0) * BN + tl.arange(0, BN)
     held = (b < B)[:, None] & (n < D)[None, :]
-    row = ((client * J * B + b) * T)[
-        :, None
-    ]  # of the values; those of the derivatives lie B·T rows further
+    # rows of the values; those of the derivatives are B·T rows further
+    row = ((client * J * B + b) * T)[:, None]
     at4, at1 = row * (4 * D) + n[None, :], row * D + n[None, :]
     k, column, gate = tl.arange(0, CHUNK), tl.arange(0, J * BR), tl.arange(0, 4 * BN)
     unit, of = tl.program_id(0) * BN + gate // 4, sample + column // J
@@ -164,15 +166,17 @@ def _forward(
 
 @triton.jit(do_not_specialize=["start"])
 def _backward(
-    gh_ptr, acts_ptr, c_ptr, w_ptr, a_ptr, carry_ptr, sums_ptr, count_ptr, start, FIRST: tl.constexpr, LAST: tl.constexpr,
-    J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr, PRECISION: tl.constexpr,
-    BR: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
+    gh_ptr, acts_ptr, c_ptr, w_ptr, a_ptr, carry_ptr, sums_ptr, count_ptr, start,
+    FIRST: tl.constexpr, LAST: tl.constexpr,
+    J: tl.constexpr, B: tl.constexpr, T: tl.constexpr, D: tl.constexpr, LOW: tl.constexpr,
+    PRECISION: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr,
+    CHUNK: tl.constexpr, STAY: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients (ending in _) of the four gates before their functions, from those of h, of steps
-    FIRST to LAST from the end.
+    """Gradients of the four gates before their functions, from those of h.
 
-    w is (K, D, D·4), the four gates of a unit side by side; `sums` has two places, used in turn,
-    for every program's product.
+    Names of gradients end in _. Steps FIRST to LAST are counted from the end. w is (K, D, D·4), the
+    four gates of a unit side by side. `sums` has two places, used alternately, for every program's
+    product.
     """
     blocks: tl.constexpr = (D + BN - 1) // BN
     team, mine = start + tl.program_id(1), tl.program_id(0)
@@ -286,9 +290,7 @@ def _backward(
 
 
 def _chip(x: Tensor) -> tuple[int, int]:
-    """Its multiprocessors, and the bytes of shared memory for one program; some small chip where
-    there is none.
-    """
+    """Number of multiprocessors and bytes of shared memory per program; made up on a CPU."""
     if not x.is_cuda:
         return 4, 227 * 1024
     properties: Any = torch.cuda.get_device_properties(x.device)
@@ -298,7 +300,8 @@ def _chip(x: Tensor) -> tuple[int, int]:
 def _tile(x: Tensor, J: int, B: int, D: int, how: str) -> dict[str, Any]:
     """Sizes of one program.
 
-    Weights that do not fit, and those of exact products, are read in chunks at every time step.
+    Weights that do not fit in shared memory, and those of float32 products, are read in chunks at
+    every time step.
     """
     rows, whole = (
         max(16, min(32 // J, triton.next_power_of_2(B))),
@@ -317,9 +320,9 @@ def _tile(x: Tensor, J: int, B: int, D: int, how: str) -> dict[str, Any]:
 def _launches(
     x: Tensor, teams: int, blocks: int, T: int
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
-    """Grids, each with its first team and its time steps.
+    """Yield grids, each with its first team and its time steps.
 
-    Interpreted programs run in turn, so that none may wait for another.
+    Interpreted programs run one after another, so none may wait for another.
     """
     room = _chip(x)[0] // blocks
     for start in range(0, teams, room):
@@ -328,6 +331,10 @@ def _launches(
 
 
 def lstm(p: Tensor, w: Tensor, how: str, **tile: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the recurrence of all clients; return h, the gates after their functions, and c.
+
+    `p` holds the gates' inputs, (K, J, B, T, 4D); `tile` overrides sizes of `_tile`.
+    """
     p, w = p.contiguous(), w.contiguous()
     K, J, B, T, D = *p.shape[:4], p.shape[4] // 4
     tile = _tile(p, J, B, D, how) | tile
@@ -340,6 +347,7 @@ def lstm(p: Tensor, w: Tensor, how: str, **tile: Any) -> tuple[Tensor, Tensor, T
 
 
 def lstm_backward(gh: Tensor, acts: Tensor, c: Tensor, w: Tensor, how: str, **tile: Any) -> Tensor:
+    """Return the gradient of the gates' inputs, from that of h and the other results of `lstm`."""
     K, J, B, T, D = gh.shape
     gh, w = gh.contiguous(), w.reshape(K, 4, D, D).permute(0, 3, 2, 1).contiguous()
     tile = _tile(gh, J, B, D, how) | tile

@@ -1,10 +1,10 @@
-"""2x2 max-pooling in two steps: which of the four is the largest, then pick it.
+"""2x2 max-pooling in two steps: find which of the four is the largest, then pick it.
 
-To pick is linear, and its transpose puts a gradient back where the value came from. So the same two
-functions serve a value, the derivative that goes along with it, and gradients of both. For a
-compiler they are written out as formulas, which it joins with the layers around. These read and
-write channels last, as convolutions do, and on a CPU clients are channels too, so that many of them
-are compared at a time.
+Picking is linear, and its transpose puts a gradient back where the value came from. So the same two
+functions serve a value, its forward-mode derivative, and gradients of both. When traced for a
+compiler they are written as formulas, which it fuses with the layers around. The formulas read and
+write channels last, as convolutions do; on a CPU clients are channels too, so that many of them are
+compared at a time.
 """
 
 from typing import Any
@@ -19,17 +19,17 @@ from fedmix.kernels.operators import operator
 
 
 def largest(x: Tensor) -> Tensor:
-    """Which of every two by two of (B, C, H, W) is the largest; of equals the first in reading
-    order, as in PyTorch.
+    """Find which element of every 2x2 window of (B, C, H, W) is the largest; ties go to the first.
 
-    Written out it is a number from 0 to 3, else a position in the image.
+    The order is reading order, as in PyTorch. In the written-out form the result is a number from 0
+    to 3, else a position in the image.
     """
     which: Tensor = _Largest.apply(x.detach())
     return which
 
 
 def pick(x: Tensor, which: Tensor) -> Tensor:
-    """The chosen one of every two by two."""
+    """Take the chosen element of every 2x2 window."""
     result: Tensor = _Pick.apply(x, which)
     return result
 
@@ -40,8 +40,9 @@ def written_out(x: Tensor) -> bool:
 
 
 def _quarters(x: Tensor) -> tuple[Tensor, ...]:
-    """The four corners of every window, in reading order, channels last; an odd last row or column
-    is left out.
+    """The four corners of every window, in reading order, channels last.
+
+    An odd last row or column is left out.
     """
     height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
     rows = channels_last(x)
@@ -54,9 +55,9 @@ def _later(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _computed(t: Tensor) -> Tensor:
-    """The same.
+    """Return the tensor unchanged, as a point that a compiler for a CPU must compute once.
 
-    On a CPU a compiler has to compute it here and once, and not again in every place that uses it.
+    Otherwise it would compute it again wherever it is used.
     """
     return t if t.is_cuda else _copy_op(t)
 
@@ -69,8 +70,9 @@ _copy_op = operator(_copy, torch.empty_like)
 
 
 class _ByClient(torch.autograd.Function):
-    """A function of images that `vmap` has work for many clients at once: theirs are more images,
-    or on a CPU more channels.
+    """A function of images whose `vmap` runs many clients at once.
+
+    The clients' images become more images of one batch, or on a CPU more channels.
     """
 
     @classmethod
@@ -97,14 +99,12 @@ class _Largest(_ByClient):
     @staticmethod
     def forward(x: Tensor) -> Tensor:
         if not written_out(x):
-            planes = x.reshape(1, -1, *x.shape[-2:]).contiguous(
-                memory_format=torch.channels_last
-            )  # searched many at a time
+            # channels last, so that many planes are searched at a time
+            planes = x.reshape(1, -1, *x.shape[-2:]).contiguous(memory_format=torch.channels_last)
             found = F.max_pool2d(planes, 2, return_indices=True)[1].contiguous()
             return found.view(*x.shape[:-2], *found.shape[-2:])
-        number = (
-            torch.uint8 if x.is_cuda else torch.int32
-        )  # a CPU compares numbers as wide as the values much faster
+        # a CPU is much faster if these numbers are as wide as the values
+        number = torch.uint8 if x.is_cuda else torch.int32
         a, b, c, d = _quarters(x)
         above, below = _later(a, b), _later(c, d)
         lower = _later(torch.where(above, b, a), torch.where(below, d, c))
@@ -143,7 +143,7 @@ class _Pick(_ByClient):
 
 
 class _Put(_ByClient):
-    """The transpose of `_Pick`: each value to its place in its window of (H, W), zeros elsewhere."""
+    """The transpose of `_Pick`: puts each value at its place in its window, zeros elsewhere."""
 
     @staticmethod
     def forward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:

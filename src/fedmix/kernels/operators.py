@@ -1,7 +1,6 @@
-"""Operators of our own, which a compiler takes as they are, and which `vmap` can have work for many
-clients at once.
+"""Custom operators that a compiler treats as opaque and `vmap` runs for many clients at once.
 
-The tensors of an operator lead with an axis of clients; an axis that is mapped joins it.
+The tensors of an operator have a leading axis of clients; `vmap` folds a mapped axis into it.
 """
 
 from collections.abc import Callable
@@ -16,11 +15,18 @@ from torch import Tensor
 def operator(
     plain: Callable[..., Any], shapes: Callable[..., Any], cuda: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """`torch.ops.fedmix.<name of plain>`, computed by `plain`, or on a GPU by `cuda`; `shapes`
-    makes empty results.
+    """Register `torch.ops.fedmix.<name of plain>`.
 
-    `torch.library.custom_op` does the same; but it goes through much more Python at every call, and
-    at the first one loads the compiler, needed or not.
+    `torch.library.custom_op` does the same, but runs much more Python at every call, and loads the
+    compiler at the first one, needed or not.
+
+    Args:
+        plain: The implementation on any device.
+        shapes: Function of the same arguments that makes empty results.
+        cuda: The implementation on a GPU, if it has another.
+
+    Returns:
+        The operator.
     """
     name = plain.__name__.removeprefix("_")
     full = f"fedmix::{name}"
@@ -40,16 +46,14 @@ def operator(
 
 @cache
 def has_triton() -> bool:
-    """Whether Triton can start kernels on this machine's GPU; it builds its driver first, for which
-    it needs a C compiler.
-    """
+    """Whether Triton can run kernels on this GPU; it builds its driver first, with a C compiler."""
     if find_spec("triton") is None:
         return False
     from triton.runtime import driver
 
     try:
         return driver.active is not None
-    except Exception:  # no compiler, or one without Python's headers; the plain twins go on
+    except Exception:  # no compiler, or no Python headers; the plain versions are used
         return False
 
 

@@ -1,9 +1,8 @@
-"""How exactly a GPU multiplies: tf32 (10 bits of mantissa, the default), float32, or bf16 (7 bits,
-the fastest).
+"""Precision of products on a GPU: tf32 (the default), float32, or bf16 (the fastest).
 
-With bf16, convolutions and full layers also read and write 16 bits: activations, their gradients
-and copies of the weights. Products are summed in float32, and weights, momentum and their updates
-are float32 in any case. On a CPU all is float32 whatever was asked for.
+tf32 has 10 bits of mantissa, bf16 has 7. With bf16, convolutions and linear layers also read and
+write 16 bits: activations, their gradients and copies of the weights. Products are summed in
+float32, and weights, momentum and their updates are float32 in any case. A CPU always uses float32.
 """
 
 from collections.abc import Iterator
@@ -19,17 +18,17 @@ _current: Precision = "float32"
 
 
 def current() -> Precision:
-    """The arithmetic that holds here."""
+    """The precision in use."""
     return _current
 
 
 def stored() -> torch.dtype:
-    """What convolutions on a GPU read and write here."""
+    """The type that convolutions on a GPU read and write in the current precision."""
     return torch.bfloat16 if _current == "bf16" else torch.float32
 
 
 def called(name: str) -> Precision:
-    """The arithmetic of that name."""
+    """Return the name if it is a known precision; raise BadInput otherwise."""
     for known in get_args(Precision):
         if isinstance(name, str) and name == known:
             return known
@@ -37,7 +36,7 @@ def called(name: str) -> Precision:
 
 
 def check_device(precision: Precision, device: torch.device) -> None:
-    """Refuse bf16 on a GPU that cannot multiply it."""
+    """Raise BadInput for bf16 on a GPU without hardware for it."""
     if (
         precision == "bf16"
         and device.type == "cuda"
@@ -45,14 +44,13 @@ def check_device(precision: Precision, device: torch.device) -> None:
     ):
         raise BadInput(
             "precision 'bf16' needs a GPU of compute capability 8.0 or more, which "
-            f"{torch.cuda.get_device_name(device)} is not; "
-            "choose float32"
+            f"{torch.cuda.get_device_name(device)} is not; choose float32"
         )
 
 
 @contextmanager
 def arithmetic(precision: Precision) -> Iterator[None]:
-    """Multiply so inside the block; an average or a test after it is exact again."""
+    """Use this precision inside the block; what follows, such as an average or a test, is exact."""
     global _current
     called(precision)
     before, held = _current, _flags()
@@ -77,9 +75,9 @@ VALUES: dict[str, tuple[Any, Any]] = {
 
 
 def _flags() -> list[tuple[Any, str, Any]]:
-    """PyTorch's flags with their values.
+    """PyTorch's flags for tf32, with their values.
 
-    It has older and newer ones and refuses the older where someone set a newer.
+    It has older and newer flags, and refuses the older ones if someone set a newer one.
     """
     matmul, cudnn = torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn)
     try:

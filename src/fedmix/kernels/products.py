@@ -1,9 +1,9 @@
-"""Which matrix products of a compiled step are a library's, and which the compiler writes itself.
+"""Which matrix products of a compiled step use a library, and which the compiler generates.
 
-The gradient of a full layer's weights, from few samples, is a product with a short sum and a large
-result. A library writes it to memory, where the update reads it again; written by the compiler it
-is computed inside the update, which on a GPU saves two passes over the weights. Products with long
-sums are the library's, which is faster at them.
+The gradient of a linear layer's weights, from few samples, is a product with a short sum and a
+large result. A library writes it to memory, where the update reads it again. If the compiler
+generates it, it is computed inside the update, which saves two passes over the weights on a GPU.
+Products with long sums go to the library, which is faster there.
 """
 
 from contextlib import AbstractContextManager
@@ -15,14 +15,9 @@ from torch.fx import Graph, Node
 
 from fedmix.kernels.operators import operator
 
-FEW = 32  # terms of a sum up to which it is short
-TILE = {
-    "XBLOCK": 64,
-    "YBLOCK": 64,
-    "ZBLOCK": 1,
-    "num_warps": 4,
-    "num_stages": 1,
-}  # of the result, for a program on a GPU
+FEW = 32  # a sum of up to so many terms is short
+# Tile of the result that one program on a GPU computes.
+TILE = {"XBLOCK": 64, "YBLOCK": 64, "ZBLOCK": 1, "num_warps": 4, "num_stages": 1}
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
@@ -33,7 +28,7 @@ _product_op = operator(_product, _product)
 
 
 def leave_long_products(graph: Graph) -> None:
-    """Have products with long sums called as they are; what one is added to is added after it."""
+    """Replace products with long sums by calls of the library; additions follow separately."""
     aten = torch.ops.aten
     for node in graph.nodes:
         if node.target in (aten.bmm.default, aten.mm.default) and _is_long(node):
@@ -50,9 +45,7 @@ def leave_long_products(graph: Graph) -> None:
 
 
 def one_tile() -> AbstractContextManager[Any]:
-    """Have the compiler write a product with one tile; by itself it builds 16 kernels of each and
-    tries which is fastest.
-    """
+    """Make the compiler use one tile size per product, instead of building 16 and timing each."""
     from torch._inductor.choices import InductorChoices
     from torch._inductor.codegen.triton import FixedTritonConfig
     from torch._inductor.virtualized import V
@@ -63,9 +56,10 @@ def one_tile() -> AbstractContextManager[Any]:
         ) -> Any:
             if not any(node.is_native_matmul() for node in features.scheduler_nodes()):
                 return kernel_kwargs
+            # a product of one client has no z
             tile = {
                 name: size for name, size in TILE.items() if name != "ZBLOCK" or "z" in groups[0]
-            }  # one client has no z
+            }
             return {**kernel_kwargs, "fixed_config": FixedTritonConfig(tile)}
 
     context: AbstractContextManager[Any] = V.set_choices_handler(OneTile())
@@ -73,5 +67,5 @@ def one_tile() -> AbstractContextManager[Any]:
 
 
 def _is_long(product: Node) -> bool:
-    terms: int = product.args[-1].meta["val"].shape[-2]  # type: ignore[union-attr]  # which is a node
+    terms: int = product.args[-1].meta["val"].shape[-2]  # type: ignore[union-attr]  # a node
     return terms > FEW

@@ -1,21 +1,13 @@
-"""How work is cut for a GPU, as numbers that both the operators' shapes and their kernels follow."""
+"""Block sizes for a GPU, shared by the operators' output shapes and their kernels."""
 
-MANY = 64  # channels from which transposed copies pay in the gradient of the filters
-BLOCK, SUMMED = (
-    64,
-    512,
-)  # pixels of a program that copies (and sums on the way), and of one that only sums
-PROGRAMS, FEW_PROGRAMS = (
-    300,
-    500,
-)  # that fill an H200: larger ones with many channels, smaller ones with few
-CLIENTS = (
-    12  # as if so many ran; with the real number a client's rounding would depend on who else runs
-)
+MANY = 64  # channels from which transposed copies make the gradient of the filters faster
+BLOCK, SUMMED = 64, 512  # pixels of a program that copies (and sums), and of one that only sums
+PROGRAMS, FEW_PROGRAMS = 300, 500  # that fill an H200: large ones (many channels), small ones (few)
+CLIENTS = 12  # assumed; with the true number, a client's rounding would depend on the others
 
 
 def parts(pixels: int, outputs: int, channels: int, taps: int) -> int:
-    """Into how many shares the pixels are cut whose products sum to the gradient of the filters."""
+    """Number of parts into which the sum over pixels, for the filters' gradient, is split."""
     if channels < MANY:
         wanted, programs = FEW_PROGRAMS, -(-outputs // 32) * -(-channels * taps // 128)
     else:
@@ -24,12 +16,10 @@ def parts(pixels: int, outputs: int, channels: int, taps: int) -> int:
 
 
 def copied(channels: int, itemsize: int) -> bool:
-    """Whether the gradient of the filters is a product of transposed copies, which factors of 16
-    bits never need.
-    """
+    """Whether the filters' gradient uses transposed copies; factors of 16 bits need none."""
     return channels >= MANY and itemsize > 2
 
 
 def bias_parts(pixels: int, channels: int, itemsize: int) -> int:
-    """Of how many sums the gradient of a bias is made."""
+    """Number of partial sums of the gradient of a bias."""
     return -(-pixels // (BLOCK if copied(channels, itemsize) else SUMMED))

@@ -1,6 +1,4 @@
-"""The paper's models, small ones for the embedded data, and the pure form in which any `nn.Module`
-is trained.
-"""
+"""The paper's models, small models for the embedded data, and modules as pure functions."""
 
 from fedmix.models.charlstm import charlstm
 from fedmix.models.functional import Model

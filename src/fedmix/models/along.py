@@ -1,10 +1,10 @@
 """A module's value and its derivative along a direction, both in one pass.
 
-Forward mode takes a pair (x, dx) through the layers, here as one batch: n samples, then their n
-derivatives, so that a layer reads its weights once and nothing is cut apart. A linear layer treats
-both alike, but for its bias. ReLU, max-pooling and dropout decide by x and do the same to dx. A
-direction that all samples share stays one (n + 1 in the batch) for as long as layers are linear.
-Any other module is left to `torch.func.jvp`.
+Forward mode takes a pair (x, dx) through the layers. Here the pair is one batch: n samples, then
+their n derivatives, so that a layer reads its weights once and nothing is split. A linear layer
+treats both alike, except for its bias. ReLU, max-pooling and dropout decide by x and do the same to
+dx. A direction that all samples share stays one (n + 1 in the batch) while layers are linear. Any
+other module is left to `torch.func.jvp`.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from fedmix.models.layers import (
 
 
 class Along(nn.Module):
-    """`Along(module)(x, dx)` is (f(x), ∂f/∂x · dx); dx may be one for the whole batch."""
+    """`Along(module)(x, dx)` returns f(x) and ∂f/∂x · dx; one dx may serve the whole batch."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Along(nn.Module):
 
 
 def _pair(both: Tensor, n: int) -> Tensor:
-    """The batch as (2, n, ...)."""
+    """Reshape the batch to (2, n, ...)."""
     if len(both) == 2 * n:
         return both.view(2, n, *both.shape[1:])
     return torch.stack([both[:n], both[n:].expand_as(both[:n])])
@@ -58,8 +58,10 @@ def _through(module: nn.Module, both: Tensor, n: int) -> Tensor:
 
 
 def _rule(module: nn.Module) -> Callable[[Any, Tensor, int], Tensor]:
-    """How to pass a module: a rule takes the place of its `forward`, which may be another one, and
-    skips its hooks.
+    """Choose the rule for a module.
+
+    A rule replaces `forward` and skips hooks, so modules with hooks or a `forward` of their own get
+    none.
     """
     own = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
     return _by_jvp if own else _RULES.get(type(module), _by_jvp)
@@ -73,7 +75,7 @@ def by_rules(module: nn.Module) -> bool:
 
 def _by_jvp(module: nn.Module, both: Tensor, n: int) -> Tensor:
     x, dx = _pair(both, n)
-    # PyTorch's fused kernels of attention have no forward derivative.
+    # PyTorch's fused attention kernels have no forward-mode derivative
     with sdpa_kernel(SDPBackend.MATH), _RightNorms():
         return torch.cat(jvp(module, (x,), (dx,))[:2])
 
@@ -88,8 +90,9 @@ def _instance_norm(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 class _RightNorms(TorchFunctionMode):
-    """PyTorch differentiates the derivative of these functions wrongly (its issue 196700); from
-    plain operations it is right.
+    """Replaces normalisations whose second derivative PyTorch computes wrongly (its issue 196700).
+
+    The replacements use plain operations, whose derivatives are right.
     """
 
     right: ClassVar = {
@@ -103,21 +106,19 @@ class _RightNorms(TorchFunctionMode):
 
 
 def _in_order(module: Any, both: Tensor, n: int) -> Tensor:
-    for child in (
-        module._modules.values()
-    ):  # not children(), which leaves out an object that it has met before
+    for child in module._modules.values():  # children() would skip an object that is there twice
         both = _through(child, both, n)
     return both
 
 
 def _linear(module: nn.Module, both: Tensor, n: int) -> Tensor:
-    """f(x) = Ax."""
+    """Pass a linear function, f(x) = Ax."""
     result: Tensor = module(both)
     return result
 
 
 def _shifted(both: Tensor, bias: Tensor | None, n: int) -> Tensor:
-    """The bias belongs to the values alone."""
+    """Add the bias to the values, but not to the derivatives."""
     if bias is None:
         return both
     values = torch.arange(len(both), device=both.device).view(-1, *[1] * (both.ndim - 1)) < n
@@ -139,14 +140,14 @@ def _lstm(module: Any, both: Tensor, n: int) -> Tensor:
 
 def _relu(module: nn.Module, both: Tensor, n: int) -> Tensor:
     pair = _pair(both, n)
-    return torch.where(pair[0] <= 0, 0, pair).flatten(0, 1)  # what is not a number stays so
+    return torch.where(pair[0] <= 0, 0, pair).flatten(0, 1)  # keeps NaN
 
 
 def _max_pool(module: nn.Module, both: Tensor, n: int) -> Tensor:
     which = largest(both[:n])
     if both.is_cuda:
         return pick(_pair(both, n), which.expand(2, *which.shape)).flatten(0, 1)
-    x, dx = both[:n], both[n:]  # which compiled code for a CPU reads much faster than the pair
+    x, dx = both[:n], both[n:]  # compiled code for a CPU reads these much faster than the pair
     return torch.cat([pick(x, which), pick(dx.expand_as(x), which)])
 
 

@@ -1,4 +1,4 @@
-"""The paper's Shakespeare model (appendix B): an embedding, two LSTM layers of 256, one full layer."""
+"""The paper's Shakespeare model (appendix B): embedding, two LSTM layers of 256, one linear."""
 
 from torch import nn
 
@@ -8,9 +8,9 @@ from fedmix.models.layers import LSTM, Embedding, LastStep
 
 @MODELS.add("charlstm")
 def charlstm(classes: int = 84, embedding: int = 8, hidden: int = 256) -> nn.Sequential:
-    """Predicts the character after a window; each child of the result is one of its four layers.
+    """Predict the character after a window; each child of the result is one of its four layers.
 
-    The input is one-hot, (B, T, classes): the embedding is then a matrix product, so a mean of
+    The input is one-hot, (B, T, classes). The embedding is then a matrix product, so a mean of
     one-hot windows gives exactly the mean of their embeddings.
     """
     return nn.Sequential(

@@ -1,4 +1,4 @@
-"""A module as a pure function of its parameters: what objectives and engines call."""
+"""Modules as pure functions of their parameters, for objectives and engines."""
 
 import copy
 from collections import OrderedDict
@@ -34,14 +34,20 @@ DROPOUTS = [kind.forward for kind in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn
 
 
 class Model:
-    """`model(params, x, key)` runs the module with these parameters; with `key=None` as in
-    evaluation (no dropout).
+    """A module as a pure function: `model(params, x, key)`; with `key=None` as in evaluation.
 
-    The module itself is copied and never changed. In the copy, dropout layers are replaced by ones
-    whose masks are hashed from `key`, so that a step gives the same result alone, vectorised and on
-    any device (one that is called twice drops the same twice); convolutions, full layers and
-    max-pools are replaced by faster ones that compute the same. An `nn.Sequential` can be cut at a
-    layer: `head(k)` is its first k children, `tail(k)` the rest.
+    The module is copied and never changed. In the copy, dropout layers are replaced by ones whose
+    masks are hashed from `key`, so that a step gives the same result alone, vectorised and on any
+    device (a layer that is called twice drops the same elements twice). Convolutions, linear layers
+    and max-pools are replaced by faster ones that compute the same. An `nn.Sequential` can be cut
+    at a layer: `head(k)` is its first k children, `tail(k)` the rest.
+
+    Args:
+        module: The module; an instance, not a class.
+        loss: The loss that objectives minimise.
+
+    Raises:
+        BadInput: The module has a layer that cannot be trained here, such as batch normalisation.
 
     >>> model = Model(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     >>> model(model.init(), torch.zeros(5, 3)).shape
@@ -60,7 +66,7 @@ class Model:
                 raise BadInput(
                     f"this model cannot be trained here: {where}({type(part).__name__}) {reason}"
                 )
-        # Evaluation has one set of weights, for which PyTorch's own layers are the fast ones.
+        # evaluation has one set of weights, for which PyTorch's own layers are faster
         self._setup(_prepared(copy.deepcopy(module)).train(), copy.deepcopy(module).eval(), loss)
 
     def _setup(self, training: nn.Module, evaluating: nn.Module, loss: Loss) -> None:
@@ -72,10 +78,11 @@ class Model:
         ]
         self._buffers = {name: b for name, b in training.named_buffers() if name not in self._keys}
         first = {id(p): name for name, p in training.named_parameters()}
-        # of every parameter: tied ones have several, and a layer that is there twice is one place
+        # Places of every parameter: tied parameters have several; a layer used twice is one place.
         self._places = [
             (f"{name}.{own}".lstrip("."), first[id(p)])
-            for name, part in training.named_modules() for own, p in part._parameters.items() if p is not None
+            for name, part in training.named_modules()
+            for own, p in part._parameters.items() if p is not None
         ]  # fmt: skip
         self._along = Along(training)
         self._cuts: dict[tuple[int | None, int | None], Model] = {}
@@ -83,19 +90,24 @@ class Model:
         self.trained = tuple(name for name, p in training.named_parameters() if p.requires_grad)
 
     def init(self) -> Params:
-        """A fresh copy of the parameters the module came with."""
+        """Copy the parameters that the module came with."""
         return {name: p.detach().clone() for name, p in self.module.named_parameters()}
 
     def to(self, where: torch.device | torch.dtype) -> "Model":
-        """The same function, with what it holds beside the parameters on another device, or of
-        another type.
-        """
+        """Copy the model, with its buffers, to another device or another floating-point type."""
         moved = copy.copy(self)
         training, evaluating = (copy.deepcopy(m).to(where) for m in (self.module, self._evaluating))
         moved._setup(training, evaluating, self.loss)
         return moved
 
     def __call__(self, params: Params, x: Tensor, key: Tensor | None = None) -> Tensor:
+        """Return the outputs for a batch.
+
+        Args:
+            params: The parameters, by name.
+            x: Inputs of the module.
+            key: Dropout key of the step, an integer tensor; None to evaluate, without dropout.
+        """
         if key is None:
             return _call(self._evaluating, self._own(params), x)  # type: ignore[no-any-return]
         return _call(self.module, self._own(params) | dict.fromkeys(self._keys, key), x)  # type: ignore[no-any-return]
@@ -110,8 +122,9 @@ class Model:
     def along(
         self, params: Params, x: Tensor, direction: Tensor, key: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """`model(params, x, key)` and its derivative ∂f/∂x · direction, one for each sample or one
-        for all.
+        """Return `model(params, x, key)` and its derivative ∂f/∂x · direction.
+
+        `direction` has one entry for each sample, or one for all.
         """
         own = self._own(params) | dict.fromkeys(self._keys, key)
         value, derivative = _call(
@@ -120,11 +133,17 @@ class Model:
         return value, derivative
 
     def head(self, layer: int) -> "Model":
-        """The model up to layer `layer` (its first `layer` children)."""
+        """The model up to layer `layer`: its first `layer` children.
+
+        Raises BadInput if the module is no `nn.Sequential` or has no such layer.
+        """
         return self._cut(None, self._layer(layer))
 
     def tail(self, layer: int) -> "Model":
-        """The model from layer `layer` on; `tail(0)` is the whole."""
+        """The model from layer `layer` on; `tail(0)` is the whole.
+
+        Raises BadInput if the module is no `nn.Sequential` or has no such layer.
+        """
         return self._cut(self._layer(layer), None) if layer else self
 
     def _layer(self, layer: int) -> int:
@@ -158,9 +177,10 @@ class Model:
 
 
 def _children(module: nn.Module, part: slice) -> nn.Sequential:
-    # Not named_children(), which leaves out an object that it has met before, such as one ReLU in
-    # two places.
-    return nn.Sequential(OrderedDict(list(module._modules.items())[part])).train(module.training)  # type: ignore[arg-type]
+    # named_children() would skip an object that is there twice, such as one ReLU in two places
+    return nn.Sequential(
+        OrderedDict(list(module._modules.items())[part])  # type: ignore[arg-type]
+    ).train(module.training)
 
 
 def _forward(module: nn.Module) -> Any:
@@ -169,12 +189,12 @@ def _forward(module: nn.Module) -> Any:
 
 
 def _call(module: nn.Module, tensors: dict[str, Tensor], *args: Tensor) -> Any:
-    # With tie_weights a layer that is there twice would get the same tensor twice, and keep it.
+    # with tie_weights, a layer that is there twice would get the same tensor twice, and keep it
     return functional_call(module, tensors, args, tie_weights=False)
 
 
 def _objections(part: nn.Module) -> Iterator[str]:
-    """Why a layer cannot be trained here."""
+    """Yield the reasons why a layer cannot be trained here."""
     yield from (reason for kind, reason in _REFUSED if isinstance(part, kind))
     names = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
     if any(
@@ -184,9 +204,7 @@ def _objections(part: nn.Module) -> Iterator[str]:
 
 
 def _prepared(module: nn.Module) -> nn.Module:
-    """Its layers replaced in place by those of this package, in every place, also those that share
-    one object.
-    """
+    """Replace layers by those of this package, in place; layers that share an object too."""
     site = 0
     for parent in list(module.modules()):
         for name, child in list(parent._modules.items()):
@@ -194,9 +212,10 @@ def _prepared(module: nn.Module) -> nn.Module:
                 keyed = KeyedDropout(
                     child.p, site, whole_channels=not isinstance(child, nn.Dropout)
                 )
+                # its hooks
                 vars(keyed).update(
                     {n: v for n, v in vars(child).items() if n.startswith("_forward_")}
-                )  # its hooks
+                )
                 setattr(parent, name, keyed)
                 site += 1
             for ours in (Conv2d, GroupNorm, LayerNorm, Linear, MaxPool2d):

@@ -16,10 +16,17 @@ Initialisation: TypeAlias = Literal["he", "he-conv", "torch"]
 def initialised(build: Callable[[], nn.Module], seed: int, how: Initialisation = "he") -> nn.Module:
     """Build a module whose weights depend on `seed` alone, not on PyTorch's global generator.
 
-    "torch" keeps each layer's own initialisation. "he" (He et al. 2015) then redraws convolutions
-    and full layers from N(0, 2 / fan_in) with zero bias: without batch norm, PyTorch's default
-    shrinks the signal by more than half in every layer. "he-conv" redraws convolutions alone, so
-    that outputs start small: with momentum, first steps from "he" can be too large.
+    Args:
+        build: Function that makes the module, such as its class.
+        seed: Seed of the weights.
+        how: "torch" keeps each layer's own initialisation. "he" (He et al. 2015) then redraws
+            convolutions and linear layers from N(0, 2 / fan_in), with zero bias: without batch
+            norm, PyTorch's default shrinks the signal by more than half in every layer. "he-conv"
+            redraws convolutions only, so that outputs start small: with momentum, first steps from
+            "he" can be too large.
+
+    Raises:
+        BadInput: `how` is unknown, or `build` is no function.
     """
     if how not in get_args(Initialisation):
         raise BadInput(

@@ -1,6 +1,4 @@
-"""Layers that PyTorch does not offer, or offers too slowly for clients that each have weights of
-their own.
-"""
+"""Layers that PyTorch lacks, or that are too slow there when each client has its own weights."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from fedmix.kernels.maxpool import largest, pick
 class KeyedDropout(nn.Module):
     """Dropout whose mask is a hash of (`key`, `site`, position).
 
-    The caller sets the buffer `key` for every step.
+    The caller sets the buffer `key` for every step; `site` is the index of the layer in its model.
     """
 
     key: Tensor
@@ -35,20 +33,18 @@ class KeyedDropout(nn.Module):
         return f"p={self.p}, whole_channels={self.whole_channels}"
 
     def factor(self, x: Tensor) -> Tensor:
-        """What each element is multiplied by: 0, or more than 1 so that the mean stays."""
+        """The factor of each element: 0, or more than 1 so that the mean stays."""
         shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.whole_channels else tuple(x.shape)
         scale = 1 / (1 - self.p) if self.p < 1 else 0.0
         return keep_mask(self.key, self.site, shape, self.p).to(x.dtype) * scale
 
 
 class Conv2d(nn.Conv2d):
-    """`nn.Conv2d` whose clients' filters go through one kernel together (kernels/conv.py)."""
+    """`nn.Conv2d` that runs the filters of all clients in one kernel (kernels/conv.py)."""
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether it is a plain convolution: stride 1, square and zero padding, no groups, no
-        dilation.
-        """
+        """Whether it is plain: stride 1, square zero padding, no groups and no dilation."""
         if type(layer) is not nn.Conv2d:
             return False
         plain = (
@@ -64,13 +60,14 @@ class Conv2d(nn.Conv2d):
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` whose product stands alone (kernels/products.py) and can be traced with its
-    derivative (kernels/linear.py).
+    """`nn.Linear` whose product is an operator of its own (kernels/products.py).
+
+    It can be traced together with its derivative (kernels/linear.py).
     """
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether it is a plain one."""
+        """Whether it is an `nn.Linear` and no subclass."""
         return type(layer) is nn.Linear
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,11 +76,11 @@ class Linear(nn.Linear):
 
 
 class MaxPool2d(nn.MaxPool2d):
-    """`nn.MaxPool2d` that a compiler joins with its neighbours (kernels/maxpool.py)."""
+    """`nn.MaxPool2d` that a compiler fuses with its neighbours (kernels/maxpool.py)."""
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether it takes the largest of every two by two."""
+        """Whether it pools windows of 2x2 with stride 2, without padding."""
         if type(layer) is not nn.MaxPool2d:
             return False
         both = (layer.kernel_size, layer.stride) in ((2, 2), ((2, 2), (2, 2)))
@@ -103,7 +100,7 @@ class GroupNorm(nn.GroupNorm):
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether it is a plain one."""
+        """Whether it is an `nn.GroupNorm` and no subclass."""
         return type(layer) is nn.GroupNorm
 
     def forward(self, x: Tensor) -> Tensor:
@@ -115,7 +112,7 @@ class LayerNorm(nn.LayerNorm):
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether it is a plain one."""
+        """Whether it is an `nn.LayerNorm` and no subclass."""
         return type(layer) is nn.LayerNorm
 
     def forward(self, x: Tensor) -> Tensor:
@@ -144,15 +141,15 @@ def layer_norm(
 ) -> Tensor:
     """`torch.nn.functional.layer_norm` from plain operations."""
     shape = tuple(normalized_shape)
-    if x.shape[-len(shape) :] != shape:  # which a weight of one element, or none, would not notice
+    if x.shape[-len(shape) :] != shape:  # a weight of one element, or none, would broadcast
         raise ValueError(f"LayerNorm({shape}) got an input of shape {tuple(x.shape)}")
     return _scaled(_standardised(x, tuple(range(-len(shape), 0)), eps), weight, bias, shape)
 
 
 def _standardised(x: Tensor, over: tuple[int, ...], eps: float) -> Tensor:
-    """Mean 0 and variance 1, in single precision at least.
+    """Scale to mean 0 and variance 1, in single precision at least.
 
-    A derivative of PyTorch's own kernels for it cannot be traced.
+    The derivative of PyTorch's own kernels for this cannot be traced.
     """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     variance, mean = torch.var_mean(x, over, correction=0, keepdim=True)
@@ -167,8 +164,9 @@ def _scaled(
 
 
 class Embedding(nn.Module):
-    """Embeds one-hot (or averaged one-hot) vectors, (..., size) to (..., width), with
-    `nn.Embedding`'s initialisation.
+    """Embed one-hot (or averaged one-hot) vectors, (..., size) to (..., width).
+
+    Weights are initialised as in `nn.Embedding`.
     """
 
     def __init__(self, size: int, width: int) -> None:
@@ -180,8 +178,7 @@ class Embedding(nn.Module):
 
 
 class LSTM(nn.Module):
-    """One LSTM layer over (B, T, in) from explicit cells: `nn.LSTM` (with one bias) that has a
-    forward-mode derivative.
+    """One LSTM layer over (B, T, in): `nn.LSTM` with one bias and a forward-mode derivative.
 
     i, f, o = σ(…), g = tanh(…), c ← f·c + i·g, h ← o·tanh(c), with all four gates from one product
     per step.

@@ -1,6 +1,4 @@
-"""LeNet-5 as the paper uses it for FEMNIST (appendix B): 5x5 convolutions of 6 and 16 channels,
-then 120, 84.
-"""
+"""LeNet-5 as in the paper, for FEMNIST (appendix B)."""
 
 from torch import nn
 
@@ -9,7 +7,10 @@ from fedmix.core.registry import MODELS
 
 @MODELS.add("lenet")
 def lenet(classes: int = 62, channels: int = 1) -> nn.Sequential:
-    """Five layers for 28x28 images; each child of the result is one of them."""
+    """Five layers for 28x28 images: 5x5 convolutions of 6 and 16 channels, then 120, 84, classes.
+
+    Each child of the result is one of the layers.
+    """
     return nn.Sequential(
         nn.Sequential(nn.Conv2d(channels, 6, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()),
         nn.Sequential(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),

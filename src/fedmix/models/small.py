@@ -1,4 +1,4 @@
-"""Small models for the embedded data: a CNN for 8x8 digits and a two-layer net for vectors."""
+"""Small models for the embedded data: a CNN for 8x8 digits and a two-layer MLP for vectors."""
 
 from torch import nn
 

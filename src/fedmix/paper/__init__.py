@@ -1,7 +1,8 @@
 """The paper's tables and figures, each with the paper's own numbers beside the experiments that
 give ours.
 
->>> TABLES["epochs"].number("fedmix", "5"), TABLES["epochs"].experiment("fedmix", "5").training.epochs
+>>> table = TABLES["epochs"]
+>>> table.number("fedmix", "5"), table.experiment("fedmix", "5").training.epochs
 (83.0, 5)
 """
 
@@ -34,8 +35,8 @@ __all__ = ["TABLES", "Metric", "Part", "Table", "named"]
 
 # In the order of the paper.
 _MODULES = (
-    main, shakespeare, clients, localdata, ratio, meansize, classes, participation, controls, hidden, epochs, cost, cutoff,
-    localaccuracy, noise, serveraverage, split, naiveratio, dirichlet,
+    main, shakespeare, clients, localdata, ratio, meansize, classes, participation, controls,
+    hidden, epochs, cost, cutoff, localaccuracy, noise, serveraverage, split, naiveratio, dirichlet,
 )  # fmt: skip
 TABLES: dict[str, Table] = {module.TABLE.name: module.TABLE for module in _MODULES}
 

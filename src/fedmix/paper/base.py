@@ -156,7 +156,8 @@ def sweep(title: str, path: str, *values: Any, **fixed: Any) -> tuple[Part, ...]
     """A part for each value of a setting; `title` has a place for the value, `fixed` goes to each
     part.
 
-    >>> [(part.name, part.title, part.settings) for part in sweep("E = {}", "training.epochs", 1, 2)]
+    >>> parts = sweep("E = {}", "training.epochs", 1, 2)
+    >>> [(part.name, part.title, part.settings) for part in parts]
     [('1', 'E = 1', {'training.epochs': 1}), ('2', 'E = 2', {'training.epochs': 2})]
     """
     return tuple(

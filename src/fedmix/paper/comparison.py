@@ -139,7 +139,10 @@ class Difference:
         mean = f"{said} = {np.mean(values):+.1f}"
         if (tested := self.test()) is not None:
             low, high, p = tested
-            how = f"95 % interval {low:+.1f} to {high:+.1f}, paired t-test over {len(values)} seeds, p = {p:.2g}"
+            how = (
+                f"95 % interval {low:+.1f} to {high:+.1f}, paired t-test over {len(values)} "
+                f"seeds, p = {p:.2g}"
+            )
         else:
             how = (
                 "one seed: no test"
@@ -289,7 +292,10 @@ def _absent(study: Study, out: Path) -> str:
     experiments = study.experiments()
     for device in sorted(_devices(out)):
         if any(outcome(e.with_settings({"engine.device": device}), out).known for e in experiments):
-            return f"no finished run of these settings under {out}, but with --device {printable(device)} there is"
+            return (
+                f"no finished run of these settings under {out}, but with --device "
+                f"{printable(device)} there is"
+            )
     return f"no finished run of these settings under {out}; leave --no-run out to run them"
 
 

@@ -12,7 +12,8 @@ NUMBERS = {
 
 TABLE = Table(
     name="dirichlet",
-    title="Test accuracy after 500 rounds on CIFAR-10 with labels spread by a Dirichlet distribution",
+    title="Test accuracy after 500 rounds on CIFAR-10 with labels spread by a Dirichlet "
+    "distribution",
     source="tab:heterogenity_skewed",
     rows=algorithms(*NUMBERS),
     columns=sweep("α = {}", "data.alpha", 0.2, 0.5),

@@ -1,4 +1,4 @@
-"""How long the paper's tables would take here: local steps counted, and the time of one measured."""
+"""Estimates how long the paper's tables take here: number of local steps x measured step time."""
 
 import time
 from collections.abc import Callable, Iterable

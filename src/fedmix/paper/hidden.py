@@ -1,4 +1,4 @@
-"""Mixing hidden states instead of inputs (the paper's fig:hidden: curves only, in its appendix E)."""
+"""Mixing hidden states instead of inputs (the paper's fig:hidden, appendix E: curves only)."""
 
 from fedmix.paper.base import TITLES, Part, Table, algorithms
 

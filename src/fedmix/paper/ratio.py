@@ -1,4 +1,4 @@
-"""The mixing ratio λ of FedMix and of Global Mixup with the same fixed λ (the paper's tab:lambda)."""
+"""The mixing ratio λ of FedMix, and of Global Mixup with the same λ (the paper's tab:lambda)."""
 
 from fedmix.paper.base import TITLES, Part, Table, algorithms, sweep
 

@@ -9,7 +9,10 @@ from typing import Any
 
 from fedmix.experiment.spec import Experiment
 
-WARNING = "SMALL SCALE: fewer rounds, clients and samples, and narrower models; not comparable with the paper's numbers"
+WARNING = (
+    "SMALL SCALE: fewer rounds, clients and samples, and narrower models; not comparable "
+    "with the paper's numbers"
+)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from fedmix.paper.base import Part, Table, sweep
 
 TABLE = Table(
     name="server-average",
-    title="Test accuracy of FedMix after 500 rounds on CIFAR-10 where the server averages m means into one",
+    title="Test accuracy of FedMix after 500 rounds on CIFAR-10 where the server averages m means "
+    "into one",
     source="tab:mean_average",
     rows=sweep("m = {}", "exchange.average", 1, 4, 10),
     columns=(Part("accuracy", "round 500"),),

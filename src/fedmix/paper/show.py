@@ -22,7 +22,10 @@ def caption(comparison: Comparison) -> str:
     seeds = len(comparison.study.seeds)
     over = "one seed" if seeds == 1 else f"mean ± sample deviation over {seeds} seeds"
     theirs = f"The paper's: {comparison.study.table.source}, without deviations"
-    return f"Ours: {over}{_other_rounds(comparison.study)}, accuracy {SCORES[comparison.protocol]}. {theirs}."
+    return (
+        f"Ours: {over}{_other_rounds(comparison.study)}, accuracy "
+        f"{SCORES[comparison.protocol]}. {theirs}."
+    )
 
 
 def _other_rounds(study: Study) -> str:

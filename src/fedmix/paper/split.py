@@ -1,10 +1,11 @@
-"""Half a client's samples per mean, grouped at random or by class (the paper's tab:dataset_split)."""
+"""Means of half a client's samples, grouped at random or by class (tab:dataset_split)."""
 
 from fedmix.paper.base import Part, Table, sweep
 
 TABLE = Table(
     name="split",
-    title="Test accuracy of FedMix after 500 rounds on CIFAR-10 with means of half a client's samples",
+    title="Test accuracy of FedMix after 500 rounds on CIFAR-10 with means of half a client's "
+    "samples",
     source="tab:dataset_split",
     rows=sweep("{} split", "exchange.split", "random", "class"),
     columns=(Part("accuracy", "round 500"),),

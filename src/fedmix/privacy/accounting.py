@@ -1,8 +1,7 @@
-"""(ε, δ) of what clients release: how far one sample, or one client, can move the means, against
-the noise on them.
+"""(ε, δ) accounting of released means: their sensitivity to a sample or a client, against noise.
 
-Everything here is about the released means and nothing else: weights, sizes and who takes part are
-not covered. docs/privacy.md works the sensitivities out and says what is assumed.
+It covers the released means only: not weights, sizes, or who takes part. docs/privacy.md derives
+the sensitivities and states the assumptions.
 """
 
 import math
@@ -24,11 +23,11 @@ DELTA = 1e-5
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What an exchange promises to one sample, or to one client, over all `releases`.
+    """What an exchange guarantees to one sample, or to one client, over all `releases`.
 
-    `mu` is the distance that a neighbour's means can have, in deviations of the noise: what is
-    released is as hard to tell apart as two unit normals that far apart. `epsilon` and `mu` are
-    infinite where nothing is promised, for `reason`.
+    `mu` is the largest distance between the means of neighbouring data sets, in deviations of the
+    noise: they are as hard to tell apart as two unit normals at that distance. If nothing is
+    guaranteed, `epsilon` and `mu` are infinite, `reason` says why, and the object is false.
     """
 
     epsilon: float
@@ -52,7 +51,7 @@ class Guarantee:
 
 
 def upwards(epsilon: float, digits: int = 3) -> str:
-    """So many digits of it, rounded up: what is said must hold.
+    """Format ε with so many digits, rounded up, so that the printed value holds.
 
     >>> upwards(1.0001), upwards(25649.0), upwards(math.inf)
     ('1.01', '2.57e+04', 'inf')
@@ -66,11 +65,19 @@ def upwards(epsilon: float, digits: int = 3) -> str:
 def sensitivity(
     clip: float, group: int, *, level: Level = "sample", nonnegative: bool = False
 ) -> float:
-    """How far, in L2, all means of a release can move when one sample (or client) of vectors within
-    `clip` is another.
+    """Largest L2 distance that all means of a release can move when one sample or client changes.
 
-    `group` is the smallest number of samples in a mean. One sample more or less is covered for a
-    client's only mean. Vectors that are `nonnegative` lie at most √2·clip apart, others 2·clip.
+    A change is a replacement; for a client's only mean it also covers one sample more or less.
+
+    Args:
+        clip: Bound on the norm of each sample's vector.
+        group: Smallest number of samples in a mean.
+        level: Whether one "sample" or one "client" changes.
+        nonnegative: Whether vectors are nonnegative: they are then at most √2·clip apart, others
+            2·clip.
+
+    Raises:
+        BadInput: An argument is out of range.
 
     >>> sensitivity(3.0, 10)
     0.6
@@ -91,14 +98,31 @@ def guarantee(
     level: Level = "sample",
     nonnegative: bool = False,
 ) -> Guarantee:
-    """What `releases` releases with these settings guarantee where no mean has fewer than `group`
-    samples.
+    """Compute the guarantee of a number of releases with these settings.
+
+    Args:
+        how: Settings of the exchange.
+        group: Smallest number of samples in a mean.
+        delta: δ of the guarantee.
+        releases: Number of releases.
+        neighbours: Whether a sample (or client) is replaced, or added or removed.
+        level: Whether one "sample" or one "client" is protected.
+        nonnegative: Whether what is averaged is never negative; see `sensitivity`.
+
+    Returns:
+        The guarantee; where there is none, with the reason.
+
+    Raises:
+        BadInput: An argument is out of range, or dp-accounting is not installed.
     """
     _check(how, group, releases, nonnegative)
     check_promise(delta, neighbours, level)
     reason = why_none(how, neighbours, level)
     if not reason and neighbours == "add-remove" and group <= how.cutoff:
-        reason = f"without one of its samples a client of {group} would send nothing (exchange.cutoff), which everyone sees"
+        reason = (
+            f"without one of its samples a client of {group} would send nothing "
+            "(exchange.cutoff), which everyone sees"
+        )
     if reason:
         return Guarantee(math.inf, delta, math.inf, level, neighbours, releases, reason)
     moved = _moved(how, group, level, nonnegative)
@@ -115,7 +139,7 @@ def guarantee(
             releases,
             "the noise is too small to guarantee anything",
         )
-    with np.errstate(divide="ignore"):  # the logarithm of a probability that is 0
+    with np.errstate(divide="ignore"):  # log of a probability of 0
         epsilon = float(_dp().get_epsilon_gaussian(1 / mu, delta))
     return Guarantee(epsilon, delta, mu, level, neighbours, releases)
 
@@ -129,10 +153,10 @@ def calibrated(
     releases: int = 1,
     nonnegative: bool = False,
 ) -> Exchange:
-    """The same settings with the least noise that gives (epsilon, delta) to a sample that is
-    replaced.
+    """Return the settings with the least noise that gives (epsilon, delta) to a replaced sample.
 
-    Where labels have a bound of their own, half of μ² is spent on them.
+    If labels have a clipping bound of their own, half of μ² is spent on them. Arguments are those
+    of `guarantee`. Raises BadInput if no noise gives a guarantee.
     """
     _check(how, group, releases, nonnegative)
     check_promise(delta)
@@ -149,19 +173,14 @@ def calibrated(
 
 
 def nonnegative(data: FederatedData) -> bool:
-    """Whether what is averaged is never negative: pixels or one-hot characters, with one-hot
-    labels.
-    """
-    pixels = (
-        type(data.transform) is Images and data.x.dtype == np.uint8
-    )  # other arrays may hold anything
+    """Whether what is averaged is never negative: pixels or one-hot characters, one-hot labels."""
+    # arrays of other types may hold negative numbers
+    pixels = type(data.transform) is Images and data.x.dtype == np.uint8
     return data.classes is not None and (pixels or type(data.transform) is OneHot)
 
 
 def own_code(data: FederatedData) -> str:
-    """What comes before clipping that is not fedmix's own and may let one sample change another;
-    empty where nothing is.
-    """
+    """Reason why a transform that is not fedmix's own may let one sample change another, or ""."""
     kind = type(data.transform)
     return (
         ""
@@ -171,27 +190,42 @@ def own_code(data: FederatedData) -> str:
 
 
 def why_none(how: Exchange, neighbours: Neighbours = "replace", level: Level = "sample") -> str:
-    """Why these settings guarantee nothing; empty where they do."""
+    """Why these settings guarantee nothing; empty if they guarantee something."""
     if not how.noise:
         raw = ", and with exchange.m=1 they are raw samples" if how.m == 1 else ""
         return f"the means carry no noise (exchange.noise){raw}"
     if how.label_noise == 0:
         return "labels carry no noise (exchange.label_noise)"
     if how.clip is None:
-        return "samples are not clipped (exchange.clip), so that one of them can move a mean by any amount"
+        return (
+            "samples are not clipped (exchange.clip), so that one of them can move a mean by "
+            "any amount"
+        )
     if how.split == "class" and how.m != "all":
-        return "groups are made by label (exchange.split), so that one label decides which samples are averaged"
+        return (
+            "groups are made by label (exchange.split), so that one label decides which samples "
+            "are averaged"
+        )
     if level == "client" and how.m != "all":
-        return "a client releases several means, and a guarantee for a whole client is given for exchange.m='all' only"
+        return (
+            "a client releases several means, and a guarantee for a whole client is given for "
+            "exchange.m='all' only"
+        )
     if level == "client" and neighbours != "replace":
-        return "the number of means tells how many clients sent one, so that a client can be replaced but not left out unseen"
+        return (
+            "the number of means tells how many clients sent one, so that a client can be "
+            "replaced but not left out unseen"
+        )
     if neighbours == "add-remove" and how.m != "all":
-        return "one sample more can change how many means there are, and which samples are averaged together"
+        return (
+            "one sample more can change how many means there are, and which samples are "
+            "averaged together"
+        )
     return ""
 
 
 def _moved(how: Exchange, group: int, level: Level, nonnegative: bool) -> list[float]:
-    """The sensitivity of inputs and labels together, or of each."""
+    """Sensitivity of inputs and labels together, or of each."""
     return [
         sensitivity(c, group, level=level, nonnegative=nonnegative)
         for c in (how.clip, how.label_clip)
@@ -202,7 +236,10 @@ def _moved(how: Exchange, group: int, level: Level, nonnegative: bool) -> list[f
 def check_promise(
     delta: float, neighbours: Neighbours = "replace", level: Level = "sample"
 ) -> None:
-    """Refuse a δ and words that are none: another word would be taken for one that promises more."""
+    """Raise BadInput for a δ outside (0, 1) or an unknown `level` or `neighbours`.
+
+    An unknown word must not pass for one that guarantees more.
+    """
     if not 0 < number("delta", delta) < 1:
         raise BadInput(
             f"delta={delta} must lie between 0 and 1, and be well below 1 over the number of "

@@ -1,4 +1,4 @@
-"""Finished and unfinished runs side by side: a table, a picture, and one page that works offline."""
+"""Finished and unfinished runs compared: a table, a picture, and one HTML page for offline use."""
 
 from fedmix.report.curves import draw
 from fedmix.report.load import RunRecord, load_runs

@@ -152,12 +152,15 @@ def _by_size(groups: Sequence[Group], title: str, scale: float, unit: str) -> Ch
         "yaxis": {"ticksuffix": unit},
         "hovermode": "closest",
     }
-    note = "On each client's own test samples, by the last model. A point: mean over a tenth of the clients of all seeds."
+    note = (
+        "On each client's own test samples, by the last model. A point: mean over a tenth of "
+        "the clients of all seeds."
+    )
     return Chart(title, note, data, layout)
 
 
 def _traces(label: str, index: int, values: Band, scale: float, unit: str) -> list[dict[str, Any]]:
-    """The band as a closed outline, then the mean; both go when the label in the legend is clicked."""
+    """The band as a closed outline, then the mean; a click on the legend hides both."""
     colour, dash = style(index)
     both = {"type": "scatter", "legendgroup": str(index), "name": _text(label)}
     line = both | {

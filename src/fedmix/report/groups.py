@@ -82,7 +82,8 @@ def differing(all_settings: Sequence[Settings]) -> list[str]:
 def labels(all_settings: Sequence[Settings]) -> list[str]:
     """For each its algorithm and as few more settings as tell it from the others.
 
-    >>> fedavg, fedmix = {"objective.name": "fedavg"}, {"objective.name": "fedmix", "objective.lam": "0.05"}
+    >>> fedavg = {"objective.name": "fedavg"}
+    >>> fedmix = {"objective.name": "fedmix", "objective.lam": "0.05"}
     >>> labels([fedavg, fedmix]), labels([fedavg, fedmix, fedmix | {"objective.lam": "0.1"}])
     (['fedavg', 'fedmix'], ['fedavg', 'fedmix λ=0.05', 'fedmix λ=0.1'])
     """

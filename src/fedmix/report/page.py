@@ -53,7 +53,8 @@ def page(runs: Sequence[RunRecord], lead: Lead | None = None) -> str:
     scripts = [get_plotlyjs().replace("\r\n", "\n"), resource("page.js")]
     return filled(
         resource("page.html.j2"),
-        title=f"fedmix: {lead.title if lead else _common(groups, 'data.name') or 'several data sets'}",
+        title="fedmix: "
+        f"{lead.title if lead else _common(groups, 'data.name') or 'several data sets'}",
         lead=lead,
         policy=_policy(scripts),
         css=Markup(resource("page.css")),
@@ -94,7 +95,10 @@ def _policy(scripts: Sequence[str]) -> str:
         base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
     )
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'"
+    )
 
 
 def _figures(drawn: Sequence[Chart]) -> str:
@@ -135,7 +139,7 @@ def _settings(groups: Sequence[Group]) -> list[tuple[str, list[str], bool]]:
 
 
 def _dealt(groups: Sequence[Group]) -> list[tuple[list[Group], RunRecord]]:
-    """For each way of dealing data out: the groups that use it, and a run that says who holds what."""
+    """For each partition: the groups that use it, and a run that records who holds what."""
     ways: dict[frozenset[tuple[str, str]], list[Group]] = {}
     for group in groups:
         if any(run.clients for run in group.runs):

@@ -30,7 +30,7 @@ class Spread:
 
     @staticmethod
     def of(values: Sequence[float]) -> "Spread":
-        """Values that are not known (nan) do not count; one that is not finite makes the mean so."""
+        """Mean and deviation without NaN values; an infinite value makes the mean infinite."""
         known = [value for value in values if not math.isnan(value)]
         if not known:
             return Spread(None, None)
@@ -93,7 +93,10 @@ class Table:
             "mse": "Mean squared error on test data (lower is better)",
             None: "No score yet",
         }
-        return f"{what[self.score]}; mean ± sample deviation over seeds. Last ten: mean of the last ten evaluations"
+        return (
+            f"{what[self.score]}; mean ± sample deviation over seeds. Last ten: mean of the "
+            "last ten evaluations"
+        )
 
     @property
     def headers(self) -> list[str]:

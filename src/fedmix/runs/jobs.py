@@ -84,7 +84,7 @@ def at_once(
     tensorboard: bool,
     stopped: Callable[[], bool],
 ) -> Iterator[tuple[Run, Outcome]]:
-    """Run up to `jobs` at a time; each, with its title and its number for the screen, as it ends."""
+    """Run up to `jobs` runs at a time; yield each run and its outcome as it ends."""
     waiting, running, asked, ended = list(reversed(runs)), set[_Child](), False, 0
     heard: SimpleQueue[tuple[_Child, Any]] = SimpleQueue()
     with bars(quiet=quiet) or nullcontext() as live:

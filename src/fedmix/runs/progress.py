@@ -55,8 +55,8 @@ def bars(*, quiet: bool) -> Bar | None:
     if quiet or not screen.is_terminal:
         return None
     return Bar(
-        TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(),
-        TextColumn("{task.fields[now]}", markup=False), TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False), BarColumn(bar_width=24),
+        MofNCompleteColumn(), TextColumn("{task.fields[now]}", markup=False), TimeRemainingColumn(),
         console=screen, speed_estimate_period=SLOWEST_SECONDS,
     )  # fmt: skip
 

@@ -151,21 +151,28 @@ def settings_of(federation: Federation) -> dict[str, Any]:
     return {
         "seed": federation.seed,
         "data": {
-            "name": data.name, "clients": len(data.clients), "samples": len(data.clients.flat), "test_samples": len(data.test_x),
-            "shape": str(data.input_shape), "classes": data.classes, "transform": _text(data.transform),
+            "name": data.name, "clients": len(data.clients), "samples": len(data.clients.flat),
+            "test_samples": len(data.test_x), "shape": str(data.input_shape),
+            "classes": data.classes, "transform": _text(data.transform),
             "changes": federation.changes is not None,
         },
         "model": {
-            "name": type(model.module).__name__, "parameters": sum(p.numel() for p in params.values()),
-            "loss": model.loss.name, "layers": _hash(_text(model.module), kinds),
+            "name": type(model.module).__name__,
+            "parameters": sum(p.numel() for p in params.values()), "loss": model.loss.name,
+            "layers": _hash(_text(model.module), kinds),
         },
         "objective": _objective(federation.objective),
         "training": asdict(federation.training),
         **({"exchange": asdict(exchange.how)} if exchange else {}),
         "engine": {"name": federation.engine.name, **asdict(federation.engine)},
         "recorded": {
-            "samples": _hash(digest(data.x, data.y, data.test_x, data.test_y, *(a for r in rows for a in (r.flat, r.offsets)))),
-            "initial_weights": _hash(digest(*(p.reshape(-1).view(torch.uint8).numpy() for p in params.values()))),
+            "samples": _hash(digest(
+                data.x, data.y, data.test_x, data.test_y,
+                *(a for r in rows for a in (r.flat, r.offsets)),
+            )),
+            "initial_weights": _hash(digest(
+                *(p.reshape(-1).view(torch.uint8).numpy() for p in params.values())
+            )),
             **({"changes": _hash(_told(federation.changes))} if federation.changes else {}),
         },
     }  # fmt: skip

@@ -1,11 +1,14 @@
 """Run folders: everything a run says is in one, it can be killed at any moment, and it goes on
 where it was.
 
-    experiment.toml         the spec                  metrics.jsonl           one object per round
-    environment.json        where and how it ran      checkpoint.safetensors  what the next round depends on
-    clients.json            who holds how much        summary.json            written last: the run is done
+    experiment.toml         the spec
+    environment.json        where and how it ran
+    clients.json            who holds how much
+    metrics.jsonl           one object per round
+    checkpoint.safetensors  what the next round depends on
+    summary.json            written last: the run is done
     gallery.safetensors     some of the exchanged means, for image data
-    means-V.safetensors     version V of the released means, of which the checkpoint names one; written once
+    means-V.safetensors     version V of the released means, written once; the checkpoint names V
 
 Files are written beside and renamed, so each is whole or absent; metrics are appended, and cut back
 to the checkpoint when a run goes on. Where clients have test samples of their own, clients.json
@@ -374,7 +377,10 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
                 if key == "recorded.initial_weights"
                 else ""
             )
-            return f"{key} is {before.get(key, 'not set')} there and {now.get(key, 'not set')} here{hint}"
+            return (
+                f"{key} is {before.get(key, 'not set')} there and {now.get(key, 'not set')} "
+                f"here{hint}"
+            )
     return ""
 
 

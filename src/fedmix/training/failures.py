@@ -43,7 +43,7 @@ def guesses(accuracies: Sequence[float], level: float) -> bool:
 
 
 def collapsed(accuracies: Sequence[float], level: float) -> bool:
-    """Whether the model was clearly better than guessing once, and in none of the last ten tests."""
+    """Whether the model once was clearly better than guessing, but not in the last ten tests."""
     learned = any(accuracy > level + LEARNED * (1 - level) for accuracy in accuracies)
     return learned and guesses(accuracies, level)
 
@@ -102,7 +102,10 @@ def warning(accuracies: Sequence[float], level: float) -> str | None:
 def _compared(accuracies: Sequence[float], level: float) -> str:
     last = accuracies[-TESTS:]
     tests = "ten tests" if len(last) == TESTS else "tests"
-    return f"{_percent(max(last))} at most in the last {tests}, where always naming the most common class gives {_percent(level)}"
+    return (
+        f"{_percent(max(last))} at most in the last {tests}, where always naming the most "
+        f"common class gives {_percent(level)}"
+    )
 
 
 def _percent(share: float) -> str:

@@ -41,7 +41,7 @@ def test_all_counts_are_read_unless_labels_carry_noise(digits: FederatedData) ->
 
 
 def test_label_scores_by_hand() -> None:
-    """Without noise the multinomial: 3 of class 0 and 1 of class 1 under shares (¾, ¼) and (½, ½)."""
+    """The multinomial without noise: 3 of class 0, 1 of class 1; shares (¾, ¼) and (½, ½)."""
     of_clients = np.array([[0.75, 0.25], [0.5, 0.5]])
     exact = View(
         np.zeros((1, 1)), np.array([[0.75, 0.25]]), np.array([4]), np.zeros(1), np.zeros(1)

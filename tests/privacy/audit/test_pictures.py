@@ -118,7 +118,7 @@ def test_waiting_helps_with_averaging_and_against_clients_only(
 
 
 def test_a_difference_freed_of_noise_by_hand() -> None:
-    """One change among k of variance 2v each, and noise s: the factor on its sum is 2v/(2vk + s)."""
+    """One change among k of variance 2v each, noise s: the factor on its sum is 2v/(2vk + s)."""
     population = Population(np.zeros((1, 2)), np.eye(2), np.array([1.0, 3.0]))
     np.testing.assert_allclose(
         differencing.freed(np.ones(2), 4.0, 2, population), [2 / (4 + 4), 6 / (12 + 4)]

@@ -360,7 +360,8 @@ def test_a_batch_that_nobody_fills_trains_as_one_that_the_largest_fills(engine: 
     def trained(batch_size: int) -> list[Any]:
         settings = Training(clients_per_round=3, batch_size=batch_size, lr=0.1)
         run = Federation(
-            initialised(SHAPES["digits_cnn"][0], 0), federated("digits_cnn"), LocalMix(alpha=1.0), settings, engine=engine
+            initialised(SHAPES["digits_cnn"][0], 0), federated("digits_cnn"), LocalMix(alpha=1.0),
+            settings, engine=engine
         )  # fmt: skip
         list(run.run(2))
         return [p.tolist() for p in run.params.values()]

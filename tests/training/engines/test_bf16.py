@@ -14,7 +14,7 @@ from fedmix.training.engines.compiled import _compare, _Quick, _Wrong
 
 
 def step(plain: Tensor, turned: Tensor, fixed: Tensor, exact: Tensor, x: Tensor) -> None:
-    """Two weights that it rounds and writes, one that it only rounds, and one that it only writes."""
+    """Rounds and writes two weights, only rounds one, and only writes one."""
     y = x.bfloat16() @ plain.bfloat16()
     z = (y @ turned.T.bfloat16() + fixed.bfloat16()) * plain.bfloat16().sum()
     plain.copy_(plain - 0.1 * z.float())

@@ -222,7 +222,7 @@ def _short_window(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_short_window")
 @pytest.mark.parametrize("chunk", [None, 2, 1])
 def test_rounds_longer_than_a_window(chunk: int | None) -> None:
-    """Clients that end before, at and after a window's last step, and in the middle of the third."""
+    """Clients that end before, at and after a window's last step, and amid the third window."""
     setting = Setting(Supervised(), LONG)
     setting.agrees(setting.engine(Vectorised, chunk=chunk), setting.work())
 
@@ -341,7 +341,7 @@ def test_hidden_states_change_every_round(objective: Objective, built: list[int]
 
 
 class Scaled(nn.Module):
-    """Not a Sequential, with a buffer, and with layers of which torch cannot trace the derivative."""
+    """Not a Sequential, with a buffer, and with layers whose derivative torch cannot trace."""
 
     scale: Tensor
 
@@ -495,7 +495,7 @@ def test_the_garbage_collector_is_as_it_was_after_compiling(on: bool) -> None:
 
 
 def test_kernels_are_built_before_the_first_step() -> None:
-    """Each call of an operator of ours in a traced step is made once, with tensors as they will be."""
+    """Each call of our operators in a traced step is made once, with tensors of its layout."""
     x, w = torch.zeros(2, 1, 5, 5, 4), torch.zeros(2, 6, 4, 3, 3).movedim(2, -1)
     made: list[Any] = []
 

@@ -80,7 +80,8 @@ def test_reference_engine_says_where_code_failed() -> None:
     )
     with pytest.raises(
         ClientFailure,
-        match=r"round 1, client \d, step 0: RuntimeError: only five at a time; its input was x \(\d+, 1, 8, 8\)",
+        match=r"round 1, client \d, step 0: RuntimeError: only five at a time; its input was x "
+        r"\(\d+, 1, 8, 8\)",
     ) as caught:
         list(federation.run(1))
     assert not isinstance(caught.value, Diverged)
@@ -101,7 +102,8 @@ def test_reference_engine_says_where_an_objective_failed_whatever_the_error() ->
     )
     with pytest.raises(
         ClientFailure,
-        match=r"round 1, client \d, step 0: AttributeError: 'NoneType' object has no attribute 'sum'",
+        match=r"round 1, client \d, step 0: AttributeError: 'NoneType' object has no attribute "
+        r"'sum'",
     ):
         list(federation.run(1))
 

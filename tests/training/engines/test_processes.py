@@ -228,7 +228,8 @@ def test_what_cannot_be_sent_or_set_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
     with pytest.raises(
         BadInput,
-        match=r"Mine.* no worker process can have it; define it at the top of a module, or set engine.pro",
+        match=r"Mine.* no worker process can have it; define it at the top of a module, or set "
+        r"engine.pro",
     ):
         built(Mine(), processes=2)
     with pytest.raises(
@@ -247,7 +248,10 @@ def test_what_cannot_be_sent_or_set_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 UNGUARDED = """
 from fedmix import Federation, Supervised, Training, data, models
-federation = Federation(models.digits_cnn(), data.digits(clients=5), Supervised(), Training(2, epochs=1), processes=2)
+training = Training(2, epochs=1)
+federation = Federation(
+    models.digits_cnn(), data.digits(clients=5), Supervised(), training, processes=2
+)
 next(federation.run(1))
 """
 
@@ -268,7 +272,10 @@ CHILDREN = """
 import os, signal
 from fedmix import Federation, Supervised, Training, data, models
 if __name__ == "__main__":
-    federation = Federation(models.digits_cnn(), data.digits(clients=5), Supervised(), Training(2, epochs=1), processes=2)
+    training = Training(2, epochs=1)
+    federation = Federation(
+        models.digits_cnn(), data.digits(clients=5), Supervised(), training, processes=2
+    )
     next(federation.run(2))
     print(*[worker.process.pid for worker in federation.engine._workers], flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -300,7 +307,10 @@ if __name__ == "__mp_main__":
     time.sleep(60)  # as long as imports may take
 from fedmix import Federation, Supervised, Training, data, models
 if __name__ == "__main__":
-    federation = Federation(models.digits_cnn(), data.digits(clients=5), Supervised(), Training(2, epochs=1), processes=2)
+    training = Training(2, epochs=1)
+    federation = Federation(
+        models.digits_cnn(), data.digits(clients=5), Supervised(), training, processes=2
+    )
     next(federation.run(1))
 """
 

@@ -90,7 +90,7 @@ def test_more_slots_than_clients_stay_empty() -> None:
 def test_the_number_of_slots_is_the_largest_that_is_busy(
     steps: list[int], most: int, halving: bool, share: float
 ) -> None:
-    """Of most, most − 1, ... (or most, its half, ...), the first whose slots are busy; 1 always is."""
+    """Of most, most − 1, ... (or most, its half, ...): the first whose slots are busy; 1 is."""
     tried = [min(most, len(steps))]
     while tried[-1] > 1:
         tried.append((tried[-1] + 1) // 2 if halving else tried[-1] - 1)

@@ -1,5 +1,6 @@
-"""An audit that attacks what clients exchange: membership, neighbours, pictures, labels, owners and
-changes.
+"""An audit that attacks what clients exchange.
+
+Attacks are on membership, neighbouring data sets, pictures, labels, owners and changes.
 """
 
 from fedmix.privacy.audit.findings import Finding, findings

@@ -1,6 +1,4 @@
-"""What changed? Two refreshes of data in which one sample of a client was replaced, and what their
-difference shows of it.
-"""
+"""Differencing attack: what two refreshes show of a sample that was replaced between them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,9 +15,7 @@ from fedmix.privacy.audit.scene import Scene, refreshed, samples
 
 @dataclass(frozen=True)
 class Change:
-    """One victim: the sample that went, the one that came, and new minus old as the server and a
-    client make it out.
-    """
+    """One victim: its old and new sample, and the estimates of new − old by server and client."""
 
     old: Array
     new: Array
@@ -27,18 +23,15 @@ class Change:
     client: Array
 
     def recovered(self, difference: Array) -> float:
-        """The PSNR of the new sample to somebody who knew the old one and adds that difference to
-        it.
-        """
+        """PSNR of the new sample for an attacker who knows the old one and adds the difference."""
         return psnr(self.old + difference, self.new)
 
 
 class Differencing(NamedTuple):
-    """Median PSNR in dB of the new sample as the server and a client recover it, and as if it were
-    the old one.
+    """Median PSNR in dB of the new sample as the server and a client recover it.
 
-    `changed` clients sent anew together, the least that the share `wait` allows; the server
-    averages `average` means.
+    `unseen` is the PSNR of the old sample in its place. `changed` clients sent new means together,
+    the fewest that the share `wait` allows; the server averages `average` means.
     """
 
     server: float
@@ -53,8 +46,9 @@ class Differencing(NamedTuple):
 def attack(
     scene: Scene, wait: float, victims: int, population: Population, rng: np.random.Generator
 ) -> list[Change]:
-    """Let as many clients change as `wait` asks for, each by one sample of another client and of a
-    class it has; attack them.
+    """Change as many clients as `wait` requires and attack them, until there are enough victims.
+
+    One sample of each is replaced by one of another client, if possible of a class that it has.
     """
     found: list[Change] = []
     while len(found) < victims:
@@ -63,11 +57,10 @@ def attack(
 
 
 def clients_needed(data: FederatedData, wait: float) -> int:
-    """How many clients must have changed until new means are sent."""
+    """Number of clients that must have changed until new means are sent."""
     everyone = len(data.clients)
-    return next(
-        count for count in range(1, everyone + 1) if count / everyone >= wait
-    )  # as the exchange has it
+    # the condition is that of the exchange
+    return next(count for count in range(1, everyone + 1) if count / everyone >= wait)
 
 
 def summary(changes: Sequence[Change], average: int, wait: float, changed: int) -> Differencing:
@@ -87,7 +80,7 @@ def summary(changes: Sequence[Change], average: int, wait: float, changed: int) 
 def _refresh(
     scene: Scene, wait: float, victims: int, population: Population, rng: np.random.Generator
 ) -> list[Change]:
-    """One refresh, and attacks on those who sent anew in it."""
+    """Do one refresh and attack clients that sent new means in it."""
     data, senders = scene.data, rng.permutation(np.unique(scene.owner))
     changed = np.concatenate([senders, np.setdiff1d(np.arange(len(data.clients)), senders)])[
         : clients_needed(data, wait)
@@ -113,7 +106,10 @@ def _refresh(
 
 
 def by_server(before: Scene, after: Scene, victim: int, population: Population) -> Array:
-    """The server knows whose means are whose: the sum of the victim's samples, new minus old."""
+    """Estimate the change as the server, who knows which client sent which means.
+
+    It takes the sum of the victim's samples, new minus old.
+    """
     (now, mine), (then, earlier) = (
         (scene.uploads, scene.owner == victim) for scene in (after, before)
     )
@@ -124,11 +120,11 @@ def by_server(before: Scene, after: Scene, victim: int, population: Population) 
 def by_client(
     before: Scene, after: Scene, victim: int, changed: int, population: Population
 ) -> Array:
-    """A client, who knows which classes the victim has, compares the pools.
+    """Estimate the change as a client, who knows the victim's classes and compares the pools.
 
-    Where each entry is one client's only mean, the victim's goes with the nearest one of the old
-    pool. Otherwise the sums of both pools show all changes together; sums over entries of the
-    victim's classes may show its own alone, which is so if they differ less.
+    If each entry is one client's only mean, the victim's is compared with the nearest one of the
+    old pool. Otherwise the sums of both pools show all changes together. Sums over entries of the
+    victim's classes may show its change alone; they are used if they differ less.
     """
     noise, now, then = _noise(before, victim), after.pool, before.pool
     if before.how.average == 1 and len(before.groups) == len(np.unique(before.owner)):
@@ -148,8 +144,9 @@ def by_client(
 
 
 def freed(difference: Array, noise: float, changed: int, population: Population) -> Array:
-    """The best linear guess at one change, from the sum of `changed` of them and noise of that
-    variance.
+    """The best linear estimate of one change, from the sum of `changed` of them and noise.
+
+    `noise` is the variance of the noise.
     """
     single = 2 * population.variances
     return np.asarray(
@@ -158,5 +155,5 @@ def freed(difference: Array, noise: float, changed: int, population: Population)
 
 
 def _noise(scene: Scene, client: int) -> float:
-    """The variance of the noise on the difference of two sums of a client's samples."""
+    """Variance of the noise on the difference of two sums of a client's samples."""
     return float(2 * (scene.groups.sizes[scene.owner == client] ** 2).sum() * scene.how.noise**2)

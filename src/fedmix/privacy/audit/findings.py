@@ -1,4 +1,4 @@
-"""What the figures mean, in plain words: what leaked, how sure that is, and what setting stops it."""
+"""Findings in plain words: what leaked, how certain that is, and which setting prevents it."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -10,14 +10,14 @@ from fedmix.privacy.audit.differencing import Differencing
 from fedmix.privacy.audit.grid import Cell, Grid
 from fedmix.privacy.audit.rates import Rates, false_alarms_at_most, most_to_show
 
-AT_CHANCE = 0.55  # an AUC whose upper limit is that is taken for a guess
+AT_CHANCE = 0.55  # an AUC whose upper limit is at most this counts as a guess
 BY_LIMIT = f"an upper limit of AUC ≤ {AT_CHANCE}"
-CERTAIN = 0.999  # and one from that on for certainty
-RECOGNISED = 20.0  # dB, from which a recovered picture shows what it is
+CERTAIN = 0.999  # an AUC above this counts as certainty
+RECOGNISED = 20.0  # dB from which a recovered picture can be recognised
 
 
 class Finding(NamedTuple):
-    """One attack's outcome."""
+    """Result of one attack: what leaked, how certain that is, and what prevents it."""
 
     title: str
     leaked: str
@@ -48,14 +48,14 @@ def _noise(cell: Cell) -> str:
 
 
 def _at_ends(cells: Sequence[Cell], told: Callable[[Cell], str]) -> str:
-    """What is told of the first and the last M, with the least noise, a line each."""
+    """Describe the first and the last M with the least noise, one line each."""
     least = {cell.m: cell for cell in sorted(cells, key=lambda c: -c.how.noise)}
     ends = dict.fromkeys((cells[0].m, cells[-1].m))
     return "".join(f"\n• {named(least[m])}: {told(least[m])}" for m in ends)
 
 
 def _stopped(cells: Sequence[Cell], test: Callable[[Cell], bool], what: str) -> str:
-    """The settings in which an attack got no further than that."""
+    """List the settings in which an attack got no further than `what`."""
     passed: dict[str, list[str]] = {}
     for cell in filter(test, cells):
         passed.setdefault(_noise(cell), []).append(str(cell.m))
@@ -74,8 +74,8 @@ def _membership(cells: Sequence[Cell], grid: Grid) -> Finding:
         best = max((cell.server, cell.client), key=lambda r: r.auc)
         return (
             f"AUC {best.auc:.2f} ({best.auc_low:.2f} to {best.auc_high:.2f}), and {best.tpr:.0%} "
-            f"({best.tpr_low:.0%} to "
-            f"{best.tpr_high:.0%}) of the samples found at one false alarm in a thousand"
+            f"({best.tpr_low:.0%} to {best.tpr_high:.0%}) of the samples found at one false alarm "
+            "in a thousand"
         )
 
     first = cells[0].server
@@ -87,14 +87,12 @@ def _membership(cells: Sequence[Cell], grid: Grid) -> Finding:
     alarms = false_alarms_at_most(first.others, grid.confidence)
     return Finding(
         "Was this sample among those averaged?",
-        "To an attacker who knows how such pictures are distributed, but not the other samples (an "
-        "AUC of 0.5 is a coin, 1 is "
-        f"certainty):{_at_ends(cells, told)}",
+        "To an attacker who knows how such pictures are distributed, but not the other samples "
+        f"(an AUC of 0.5 is a coin, 1 is certainty):{_at_ends(cells, told)}",
         f"{first.members} members and {first.others} others. In brackets are intervals so wide "
-        "that all of this audit hold at "
-        "once with 95 % confidence (those of AUCs by approximation). To be found, a sample had to "
-        "score higher than the others "
-        f"do: {few} mistaken, which shows a rate of false alarms of at most {alarms:.1%}.",
+        "that all of this audit hold at once with 95 % confidence (those of AUCs by "
+        f"approximation). To be found, a sample had to score higher than the others do: {few} "
+        f"mistaken, which shows a rate of false alarms of at most {alarms:.1%}.",
         "A larger M and noise make it harder; noise with a bound on samples (--clip) bounds every "
         "such attack. "
         + _stopped(
@@ -112,9 +110,8 @@ def _neighbours(cells: Sequence[Cell], grid: Grid) -> Finding:
     said = []
     if certain:
         said.append(
-            f"Certain in {len(certain)} of {len(cells)} settings: averaging hides nothing from who "
-            "knows the rest, and labels "
-            "without noise tell classes apart."
+            f"Certain in {len(certain)} of {len(cells)} settings: averaging hides nothing from an "
+            "attacker who knows the rest, and labels without noise tell classes apart."
         )
     if above:
         said.append(
@@ -131,12 +128,11 @@ def _neighbours(cells: Sequence[Cell], grid: Grid) -> Finding:
         said.append("No setting tried has a proven ε.")
     most = most_to_show(grid.trials // 2, grid.delta, grid.confidence)
     return Finding(
-        "Which of two samples was it, to who knows all the others?",
+        "Which of two samples was it, to an attacker who knows all the others?",
         " ".join(said),
         f"{grid.trials:,} releases of each of the two at each setting. The ε shown are lower "
-        f"bounds, with δ = {grid.delta:g}, "
-        f"that hold for all {len(cells)} settings at once with 95 % confidence; so many trials "
-        f"can show {most:.1f} at most.",
+        f"bounds, with δ = {grid.delta:g}, that hold for all {len(cells)} settings at once with 95 "
+        f"% confidence; so many trials can show {most:.1f} at most.",
         "Noise on inputs and labels with a bound on both (--sigma or --epsilon, with --clip). "
         + _stopped(cells, lambda c: _guessed(c.neighbours.rates), BY_LIMIT),
     )
@@ -145,18 +141,20 @@ def _neighbours(cells: Sequence[Cell], grid: Grid) -> Finding:
 def _pictures(cells: Sequence[Cell]) -> Finding:
     def told(cell: Cell) -> str:
         r = cell.reconstruction
-        nearer = f"a blind guess is {round(r.blind.psnr - r.unseen.psnr, 1) + 0:+.1f} dB nearer than the class's mean"
+        nearer = (
+            f"a blind guess is {round(r.blind.psnr - r.unseen.psnr, 1) + 0:+.1f} dB nearer "
+            "than the class's mean"
+        )
         return f"{r.identified:.0%} of the samples named (by chance {r.chance:.0%}), and {nearer}"
 
     return Finding(
         "Which pictures are in a mean?",
         "To an attacker with a list of suspects, who must name those in the mean (without noise, "
-        "and with fewer suspects than a "
-        "picture has pixels, a mean decides on all of them, however large M "
-        f"is):{_at_ends(cells, told)}",
+        "and with fewer suspects than a picture has pixels, a mean decides on all of them, "
+        f"however large M is):{_at_ends(cells, told)}",
         f"{cells[0].reconstruction.attempts} means at each setting, up to 300 false suspects "
         "beside the true ones.",
-        "Noise; a larger M only against who has no list. "
+        "Noise; a larger M only against an attacker without a list. "
         + _stopped(
             cells,
             lambda c: c.reconstruction.identified <= c.reconstruction.chance + 0.05,
@@ -171,11 +169,14 @@ def _labels(cells: Sequence[Cell]) -> Finding:
         inferred = np.mean([cell.labels.inferred for cell in read])
         leaked = (
             f"All counts, in {len(read)} of {len(cells)} settings: wherever labels carry no noise. "
-            "Who does not know M finds it "
-            f"and the counts from the label mean alone in {inferred:.0%} of the means."
+            "An attacker who does not know M finds it and the counts from the label mean alone "
+            f"in {inferred:.0%} of the means."
         )
     else:
-        leaked = f"Nowhere all; at most {max(cell.labels.known for cell in cells):.0%} of the means were read rightly."
+        leaked = (
+            f"Nowhere all; at most {max(cell.labels.known for cell in cells):.0%} of the "
+            "means were read rightly."
+        )
     return Finding(
         "How many samples of each class are in a mean?",
         leaked,
@@ -191,9 +192,8 @@ def _owners(cells: Sequence[Cell], grid: Grid) -> Finding:
         a, b = cell.linking, cell.linking_together
         return (
             f"{a.labels:.0%} by label shares, {a.samples:.0%} with five known samples as well "
-            f"(chance {a.chance:.0%}), and of "
-            f"entries averaged by {grid.average}, {b.labels:.0%} and {b.samples:.0%} (chance "
-            f"{b.chance:.0%})"
+            f"(chance {a.chance:.0%}), and of entries averaged by {grid.average}, {b.labels:.0%} "
+            f"and {b.samples:.0%} (chance {b.chance:.0%})"
         )
 
     return Finding(
@@ -215,10 +215,9 @@ def _changes(cells: Sequence[Cell]) -> Finding:
         now, mixed, waiting, both = cell.differencing
         return (
             f"the server recovers it with {now.server:.0f} dB; a client with {now.client:.0f} dB, "
-            f"with {mixed.client:.0f} dB if "
-            f"the server averages, {waiting.client:.0f} dB if clients wait for each other, "
-            f"{both.client:.0f} dB if both "
-            f"(who sees nothing: {both.unseen:.0f} dB)"
+            f"with {mixed.client:.0f} dB if the server averages, {waiting.client:.0f} dB if "
+            f"clients wait for each other, {both.client:.0f} dB if both (without seeing "
+            f"anything: {both.unseen:.0f} dB)"
         )
 
     def gain(of: Differencing) -> float:
@@ -231,9 +230,8 @@ def _changes(cells: Sequence[Cell]) -> Finding:
         "One sample of a client is replaced, and the difference of the sums shows "
         f"it:{_at_ends(cells, told)}",
         f"Medians over {both[0].victims} victims. Waiting for {both[0].changed} clients to change "
-        "and averaging by "
-        f"{both[0].average} together kept a client below {RECOGNISED:.0f} dB in {safe} of "
-        f"{len(cells)} settings.",
+        f"and averaging by {both[0].average} together kept a client below {RECOGNISED:.0f} dB in "
+        f"{safe} of {len(cells)} settings.",
         "Against clients, waiting and averaging together; against the server neither, only noise "
         "on every release. "
         + _stopped(

@@ -1,4 +1,4 @@
-"""Every attack at every M and every noise, over seeds that deal the data out anew."""
+"""Runs every attack at every M and every noise, over seeds that partition the data anew."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -33,11 +33,11 @@ from fedmix.privacy.audit.reconstruction import Attempt, Reconstruction
 from fedmix.privacy.audit.scene import averaged, samples, stage
 
 PAIRS = 500  # test samples among which the worst neighbour is sought
-INTERVALS = 9  # of a setting: AUC and share found of four attackers, and the ε shown
+INTERVALS = 9  # per setting: AUC and share found of four attackers, and the ε shown
 
 
 class Noise(NamedTuple):
-    """Noise of deviation σ, or, if `amount` is an ε, as much as that needs at each M."""
+    """Noise of deviation σ = `amount`; if `is_epsilon`, as much as ε = `amount` needs at each M."""
 
     amount: float
     is_epsilon: bool = False
@@ -45,11 +45,26 @@ class Noise(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried and how hard; `base` holds what stays the same in every exchange.
+    """Settings and effort of an audit.
 
-    The server's averaging is tried at 1 and at `average`, the rule to wait at 0 and at `wait`.
-    `suspects` test samples at most stand for those who are not members, and never more than a
-    third; the attackers learn from the rest.
+    Averaging by the server is tried with 1 and with `average` means, the rule to wait with 0 and
+    with `wait`.
+
+    Args:
+        base: Settings that all exchanges share.
+        sizes: Numbers M of samples in a mean.
+        noises: Amounts of noise.
+        average: Number of means that the server averages, at least 2.
+        wait: Share of clients that must have changed before new means are sent.
+        suspects: Largest number of test samples that serve as non-members, and never more than a
+            third; the attackers learn from the rest.
+        trials: Number of releases in the attack on neighbours.
+        means: Number of means in the attack on pictures.
+        victims: Number of victims of the differencing attack.
+        delta: δ of the guarantees.
+
+    Raises:
+        BadInput: The settings are no valid exchange, or `average` is below 2.
     """
 
     base: Exchange = field(default_factory=Exchange)
@@ -64,7 +79,7 @@ class Grid:
     delta: float = DELTA
 
     def __post_init__(self) -> None:
-        replace(self.base, average=self.average, wait=self.wait)  # which refuses what cannot be
+        replace(self.base, average=self.average, wait=self.wait)  # raises BadInput
         if self.average < 2:
             raise BadInput(
                 f"average={self.average}: what averaging by the server changes is seen from 2 on"
@@ -72,16 +87,19 @@ class Grid:
 
     @property
     def confidence(self) -> float:
-        """That of one interval, so high that all of an audit's intervals hold at once with 95 %
-        (Bonferroni).
+        """Confidence of one interval, so that all intervals of an audit hold together with 95 %.
+
+        This is Bonferroni's correction.
         """
         return 1 - (1 - CONFIDENCE) / (INTERVALS * len(self.sizes) * len(self.noises))
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What one seed's attacks share: the data, what attackers learnt, and test rows that they know
-    and that they do not.
+    """What the attacks of one seed share.
+
+    `population` is what attackers learnt from the test rows `public`; the test rows `others` are
+    unknown to them.
     """
 
     seed: int
@@ -93,12 +111,10 @@ class Ground:
 
 @dataclass(frozen=True)
 class Cell:
-    """What every attack gave at one M and one noise.
+    """Results of all attacks at one M and one noise.
 
-    `together` is a client's attack where the server averages.
-
-    `differencing` is without and with averaging by the server, then both again where clients wait
-    for each other.
+    `together` is a client's attack where the server averages. `differencing` has four entries:
+    without and with averaging by the server, then both again where clients wait for each other.
     """
 
     m: GroupSize
@@ -124,7 +140,17 @@ def audit(
     grid: Grid,
     listen: Callable[[str], None],
 ) -> Iterator[Cell]:
-    """Attack; `deal` gives a seed's data, `listen` hears what begins, `steps(...)` times in all."""
+    """Run all attacks; yield the results at each M and noise.
+
+    Args:
+        deal: Function from a seed to its data.
+        seeds: Seeds of the partitions.
+        grid: Settings and effort.
+        listen: Function that is told what begins, `steps(...)` times in all.
+
+    Raises:
+        BadInput: The data cannot be attacked, or its clients cannot meet the settings.
+    """
     dealt = {seed: deal(seed) for seed in seeds}
     for data in dealt.values():
         check(data, grid)
@@ -138,13 +164,14 @@ def audit(
 
 
 def steps(seeds: int, grid: Grid) -> int:
-    """How often `audit` calls `listen`."""
+    """Number of times that `audit` calls `listen`."""
     return seeds * (1 + len(grid.sizes) * len(grid.noises))
 
 
 def check(data: FederatedData, grid: Grid) -> None:
-    """Refuse data that cannot be attacked, and settings that its clients cannot meet, before hours
-    are spent.
+    """Raise BadInput for data that cannot be attacked, or settings that its clients cannot meet.
+
+    This is done before hours are spent.
     """
     if not isinstance(data.transform, Images) or data.classes is None:
         raise BadInput(
@@ -172,7 +199,7 @@ def ground(data: FederatedData, seed: int, grid: Grid) -> Ground:
 
 
 def exchange(data: FederatedData, size: GroupSize, noise: Noise, grid: Grid) -> Exchange:
-    """The exchange of one cell. Clients with fewer than M samples send nothing."""
+    """Settings of the exchange of one cell. Clients with fewer than M samples send nothing."""
     largest = int(data.clients.sizes.max())
     if isinstance(size, int) and size > largest:
         raise BadInput(
@@ -189,7 +216,7 @@ def exchange(data: FederatedData, size: GroupSize, noise: Noise, grid: Grid) -> 
 
 
 def promise(data: FederatedData, how: Exchange, grid: Grid) -> Guarantee:
-    """What an exchange guarantees to a sample of these clients."""
+    """The guarantee of an exchange to a sample of these clients."""
     return guarantee(
         how, how.smallest_group(data.clients.sizes), grid.delta, nonnegative=nonnegative(data)
     )
@@ -202,7 +229,7 @@ def cell(
     grid: Grid,
     listen: Callable[[str], None],
 ) -> Cell:
-    """All attacks at one M and one noise, their outcomes put together over the seeds."""
+    """Run all attacks at one M and one noise, and combine their results over the seeds."""
     found = []
     for g in grounds:
         how = exchange(g.data, size, noise, grid)
@@ -232,9 +259,8 @@ def cell(
         m=size,
         how=how,
         group=min(groups),
-        guarantee=max(
-            promised, key=lambda one: one.epsilon
-        ),  # which holds for the scores of all seeds
+        # the largest ε holds for the scores of all seeds
+        guarantee=max(promised, key=lambda one: one.epsilon),
         server=server,
         client=client,
         together=together,
@@ -255,7 +281,7 @@ def cell(
 
 
 class _Found(NamedTuple):
-    """What the attacks on one seed's exchange gave; pairs and triples as in `Cell`."""
+    """Results of the attacks on one seed's exchange; pairs and triples as in `Cell`."""
 
     how: Exchange
     scores: tuple[Array, Array, Array]
@@ -268,7 +294,7 @@ class _Found(NamedTuple):
 
 
 def _attacks(g: Ground, how: Exchange, grid: Grid, seeds: int) -> _Found:
-    """Trials, means and victims are shared out among the seeds."""
+    """Run all attacks on one seed; trials, means and victims are divided among the seeds."""
     rng = stream(g.seed, "audit")
     scene = stage(g.data, how, g.seed)
     together = averaged(scene, min(grid.average, len(scene.groups)))

@@ -1,4 +1,4 @@
-"""What the mean of one-hot labels tells: how many samples of each class are in it, exactly."""
+"""Attack on labels: a mean of one-hot labels gives the number of samples of each class."""
 
 from typing import NamedTuple
 
@@ -7,17 +7,13 @@ import numpy as np
 from fedmix.core.types import Array
 from fedmix.privacy.audit.scene import Scene
 
-ROUNDING = (
-    1e-4  # a float32 share times M is that near to an integer, for any M that the search reaches
-)
+ROUNDING = 1e-4  # a float32 share times M <= LARGEST is at least so near to an integer
 LARGEST = 1000
-MEANS = 1000  # that are tried
+MEANS = 1000  # most means that are attacked
 
 
 class Labels(NamedTuple):
-    """Shares of the released means whose label counts were found exactly: with M known, and with M
-    found from the label mean.
-    """
+    """Shares of the means whose label counts were found exactly, with M known and inferred."""
 
     known: float
     inferred: float
@@ -25,8 +21,7 @@ class Labels(NamedTuple):
 
 
 def counts(y: Array, size: int) -> Array:
-    """The counts (C,) that a label mean of `size` samples stands for: whole numbers that add up to
-    `size`, nearest to it.
+    """The counts (C,) of a label mean: the nearest whole numbers that add up to `size`.
 
     >>> counts(np.array([0.25, 0.75]), 4).tolist()
     [1, 3]
@@ -34,16 +29,16 @@ def counts(y: Array, size: int) -> Array:
     scaled = np.maximum(y, 0)
     scaled = size * scaled / scaled.sum() if scaled.sum() > 0 else np.full(len(y), size / len(y))
     whole = np.floor(scaled)
-    rest = np.argsort(whole - scaled, kind="stable")[
-        : size - int(whole.sum())
-    ]  # the largest remainders
+    # the largest remainders
+    rest = np.argsort(whole - scaled, kind="stable")[: size - int(whole.sum())]
     whole[rest] += 1
     return np.asarray(whole.astype(np.int64))
 
 
 def infer_size(y: Array) -> int | None:
-    """The smallest M for which all of M·y are whole numbers: M itself, unless all its counts share
-    a divisor.
+    """The smallest M for which all of M·y are whole numbers; None if there is none.
+
+    It is the true M, unless all counts share a divisor.
 
     >>> infer_size(np.array([0.25, 0.75])), infer_size(np.array([0.5, 0.5]))
     (4, 2)
@@ -55,7 +50,7 @@ def infer_size(y: Array) -> int | None:
 
 
 def attack(scene: Scene, rng: np.random.Generator) -> Labels:
-    """Read the counts of released means."""
+    """Read the label counts of released means."""
     chosen = rng.permutation(len(scene.groups))[:MEANS]
     known, inferred = [], []
     for release in chosen.tolist():

@@ -1,5 +1,6 @@
-"""Whose mean is it? Entries of the pool carry no name; labels and known samples may give their
-owners away.
+"""Attack on owners: link entries of the pool, which carry no name, to clients.
+
+Labels and known samples may identify the owners.
 """
 
 from typing import NamedTuple
@@ -11,14 +12,16 @@ from fedmix.privacy.audit.membership import log_ratios
 from fedmix.privacy.audit.population import Population, shares
 from fedmix.privacy.audit.scene import Scene, View, samples
 
-KNOWN = 5  # samples of each client
-ENTRIES = 1000  # that are tried
-SMALLEST = 1e-6  # of a share, for classes that a client does not have
+KNOWN = 5  # known samples of each client
+ENTRIES = 1000  # most entries that are attacked
+SMALLEST = 1e-6  # least proportion, for classes that a client does not have
 
 
 class Linking(NamedTuple):
-    """Shares of the entries that were linked to one of their owners: by who knows each client's
-    label shares, and by who knows five samples of each client besides. `chance` is a blind guess.
+    """Shares of the entries that were linked to one of their owners.
+
+    `labels` is for an attacker who knows each client's label proportions, `samples` for one who
+    also knows five samples of each client. `chance` is a blind guess.
     """
 
     labels: float
@@ -28,7 +31,7 @@ class Linking(NamedTuple):
 
 
 def attack(scene: Scene, population: Population, rng: np.random.Generator) -> Linking:
-    """Guess the owner of entries of the pool."""
+    """Guess the owners of entries of the pool."""
     pool = scene.exchange.pool
     assert pool is not None
     chosen = rng.permutation(len(pool))[:ENTRIES]
@@ -48,8 +51,9 @@ def attack(scene: Scene, population: Population, rng: np.random.Generator) -> Li
 
 
 def label_scores(view: View, of_clients: Array) -> Array:
-    """(g, N): log likelihood of label means under the clients' label shares (N, C): multinomial, or
-    normal where noised.
+    """Log likelihood of label means under the clients' label proportions (N, C): (g, N).
+
+    It is multinomial, or normal if labels carry noise.
     """
     counted = view.size[:, None] * (view.y @ np.log(np.maximum(of_clients, SMALLEST)).T)
     squares = ((view.y[:, None] - of_clients) ** 2).sum(2)
@@ -58,8 +62,7 @@ def label_scores(view: View, of_clients: Array) -> Array:
 
 
 def top_one(score: Array, owned: Array) -> float:
-    """The share of rows whose best column is one of their own; columns that are equally good count
-    by their share.
+    """Share of rows whose best column is one of their own; ties count by their share.
 
     >>> top_one(np.array([[2.0, 1.0], [1.0, 1.0]]), np.array([[True, False], [True, False]]))
     0.75
@@ -76,8 +79,9 @@ def _sample_scores(
     population: Population,
     rng: np.random.Generator,
 ) -> Array:
-    """(g,): how much likelier the means are if each of a few samples of this client is in them as
-    often as its samples are.
+    """Log likelihood ratio of each mean, (g,), if a few known samples of this client may be in it.
+
+    Each is taken to be in a mean as often as any sample of the client.
     """
     data, rows = scene.data, scene.data.clients[client]
     known = rng.choice(rows, min(KNOWN, len(rows)), replace=False)

@@ -1,9 +1,9 @@
-"""Was this sample among those averaged? A likelihood ratio by an attacker who knows how samples are
-distributed, not the others.
+"""Membership inference: was this sample among those averaged?
 
-The mean of a group of M that holds z is normal around (expected mean) + (z - its class's mean)/M,
-one that does not hold it around the expected mean; what is expected of the rest of a group follows
-from its label mean.
+The attack is a likelihood ratio, by an attacker who knows the distribution of samples but not the
+other samples. The mean of a group of M that holds z is normal around (expected mean) + (z - its
+class's mean)/M, one that does not hold it around the expected mean. What is expected of the rest of
+a group follows from its label mean.
 """
 
 from typing import NamedTuple
@@ -17,8 +17,9 @@ from fedmix.privacy.audit.scene import Scene, View, samples
 
 
 class Candidates(NamedTuple):
-    """Samples (n, d) with labels (n,), each of which may be in the data of one client; `member`
-    says whether it is.
+    """Samples (n, d) with labels (n,) that may be in the data of one client each.
+
+    `member` says whether they are.
     """
 
     x: Array
@@ -28,8 +29,9 @@ class Candidates(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The log likelihood ratio of each candidate: in anybody's data, and in its client's (nan where
-    owners are not known).
+    """Log likelihood ratio of each candidate, for anybody's data and for its client's.
+
+    The latter is NaN if owners are not known.
     """
 
     anybody: Array
@@ -37,11 +39,11 @@ class Scores(NamedTuple):
 
 
 def candidates(scene: Scene, others: Array, rng: np.random.Generator) -> Candidates:
-    """As many random samples of clients that send means as there are test rows `others`, and these.
+    """Sample the candidates: random samples of clients that send means, and test rows `others`.
 
-    Each of the latter goes with its own client, where test samples have one, or with a random one
-    that has its class. Those that equal a client's sample to the byte are left out: they are in the
-    data, whatever the split says.
+    There are as many of the former as of the latter. A test row goes with its own client if test
+    samples have one, else with a random client that has its class. Rows that equal a client's
+    sample to the byte are left out: they are members, whatever the split says.
     """
     data, senders = scene.data, np.unique(scene.owner)
     owner = data.clients.owner
@@ -66,7 +68,7 @@ def candidates(scene: Scene, others: Array, rng: np.random.Generator) -> Candida
 def _clients_of(
     data: FederatedData, test_rows: Array, senders: Array, rng: np.random.Generator
 ) -> Array:
-    """A client among `senders` for each test row; -1 where there is none."""
+    """A client among `senders` for each test row; -1 if there is none."""
     if data.test_clients is not None:
         owner = np.empty(len(data.test_x), np.int64)
         owner[data.test_clients.flat] = data.test_clients.owner
@@ -84,11 +86,11 @@ def _clients_of(
 
 
 def log_ratios(off: Array, size: Array, noise: Array, sample: Array, variances: Array) -> Array:
-    """(g, n): how much likelier mean i is if sample j is in it; both as their distance from what is
-    expected, along the axes.
+    """Log likelihood ratio (g, n) of mean i with sample j in it, against without.
 
-    Pictures differ in contrast, so each mean has a spread of its own: that of its distances,
-    against what is expected of them.
+    Both are given as their distance from what is expected, along the axes. Pictures differ in
+    contrast, so each mean is scaled by a spread of its own: that of its distances, relative to what
+    is expected of them.
     """
     found = np.empty((len(off), len(sample)))
     settings, which = np.unique(np.stack([size, noise]), axis=1, return_inverse=True)
@@ -108,9 +110,9 @@ def log_ratios(off: Array, size: Array, noise: Array, sample: Array, variances: 
 def scores(
     view: View, suspects: Candidates, population: Population, owner: Array | None = None
 ) -> Scores:
-    """Each suspect is in one mean or in none: the ratio averaged over the means it may be in.
+    """Score suspects, each of which is in one mean or in none, by the average ratio over means.
 
-    A mean whose label says that nobody in it has its class is left out, unless labels carry noise.
+    A mean whose label excludes the suspect's class is left out, unless labels carry noise.
     """
     from scipy.special import logsumexp
 

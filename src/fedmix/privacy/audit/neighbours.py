@@ -1,5 +1,6 @@
-"""Which of two data sets was it? They differ in one sample, and the attacker knows both: the game
-that ε speaks about.
+"""Attack on neighbouring data sets: which of two, that differ in one sample, was released?
+
+The attacker knows both. This is the game that ε is defined by.
 """
 
 from typing import NamedTuple
@@ -14,12 +15,12 @@ from fedmix.exchange.settings import Exchange
 from fedmix.privacy.audit.rates import CONFIDENCE, Rates, epsilon_at_least, rates
 from fedmix.privacy.audit.scene import Scene, samples
 
-EXACT = 1e-6  # stands for no noise: the deviation of a float32 mean's rounding
+EXACT = 1e-6  # used for no noise: the rounding error of a float32 mean
 BLOCK = 1000
 
 
 class Neighbours(NamedTuple):
-    """How well the two were told apart, and the ε that this proves to be exceeded."""
+    """How well the two were told apart, and the lower bound of ε that this proves."""
 
     rates: Rates
     epsilon: float
@@ -28,7 +29,7 @@ class Neighbours(NamedTuple):
 def summary(
     inside: Array, outside: Array, delta: float, confidence: float = CONFIDENCE
 ) -> Neighbours:
-    """From the scores of releases with the sample and of those without, of any number of pairs."""
+    """Summarise scores of releases with the sample and without it, of any number of pairs."""
     return Neighbours(
         rates(inside, outside, confidence), epsilon_at_least(inside, outside, delta, confidence)
     )
@@ -37,11 +38,10 @@ def summary(
 def attack(
     scene: Scene, others: Array, trials: int, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Release the first mean of `scene` again and again, with one of its samples and with another
-    one in its place; the scores.
+    """Release the first mean of `scene` many times, with a sample and with another in its place.
 
-    The other one is among the test rows `others`; of all such pairs the one that moves the mean
-    furthest is taken.
+    The other sample is one of the test rows `others`; the pair that moves the mean furthest is
+    chosen. Returns the scores of both kinds of releases.
     """
     data, how, rows = scene.data, scene.how, scene.groups[0]
     position, other = _furthest(scene, rows, others)
@@ -82,14 +82,16 @@ def _scores(
     trials: int,
     rng: np.random.Generator,
 ) -> Array:
-    """The log likelihood ratio of `trials` releases of that mean."""
+    """Log likelihood ratios of `trials` releases of that mean."""
     found = []
     for start in range(0, trials, BLOCK):
         count = min(BLOCK, trials - start)
         many = Means(*(part.expand(count, *part.shape[1:]) for part in world))
         found.append(sum(
             _log_ratio(seen, a, b, max(sigma, EXACT))
-            for seen, a, b, sigma in zip(noised(many, [count], how, iter([rng])), inside, outside, how.noises, strict=True)
+            for seen, a, b, sigma in zip(
+                noised(many, [count], how, iter([rng])), inside, outside, how.noises, strict=True
+            )
         ))  # fmt: skip
     return np.concatenate(found)
 

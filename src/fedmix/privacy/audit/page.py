@@ -1,4 +1,4 @@
-"""The audit as one HTML file with pictures, which asks nothing of the network and needs no script."""
+"""The audit as one self-contained HTML file with pictures and without scripts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +16,11 @@ from fedmix.report.files import write
 from fedmix.report.gallery import png
 from fedmix.report.page import filled, resource
 
-PICTURES = 5  # of each setting
+PICTURES = 5  # per setting
 
 
 class Shown(NamedTuple):
-    """Pictures of one setting, row by row: a title for each row, and its pictures as data
-    addresses.
-    """
+    """Pictures of one setting by rows, each with a title and pictures as data URLs."""
 
     title: str
     rows: Sequence[tuple[str, Sequence[str]]]

@@ -1,6 +1,4 @@
-"""What an attacker knows before looking: how samples of each class are distributed, learnt from
-public data.
-"""
+"""What an attacker knows beforehand: the distribution of each class, learnt from public data."""
 
 from dataclasses import dataclass
 
@@ -8,16 +6,15 @@ import numpy as np
 
 from fedmix.core.types import Array
 
-FLOOR = 1e-6  # of a variance: a quarter of a grey level, far above the rounding of float32
+FLOOR = 1e-6  # least variance: a quarter of a grey level, far above rounding of float32
 
 
 @dataclass(frozen=True)
 class Population:
-    """Samples of class c as a normal distribution around `means[c]` (C, d), with one covariance for
-    all classes.
+    """Samples of class c as a normal distribution around `means[c]`, with a common covariance.
 
-    `basis` (d, d) holds its axes as columns, `variances` (d,) the variance along each. Means and
-    axes are float32, since what they are multiplied with is long.
+    `means` is (C, d). `basis` (d, d) holds the axes of the covariance as columns, `variances` (d,)
+    the variance along each. Means and axes are float32, to save time in long products.
     """
 
     means: Array
@@ -26,7 +23,7 @@ class Population:
 
     @staticmethod
     def learnt(x: Array, labels: Array, classes: int) -> "Population":
-        """From public samples (n, d); a class without any has the mean of all."""
+        """Learn it from public samples (n, d); a class without any gets the mean of all."""
         from sklearn.covariance import ledoit_wolf
 
         means = np.tile(x.mean(0), (classes, 1))
@@ -39,14 +36,14 @@ class Population:
         )
 
     def off(self, x: Array, y: Array) -> Array:
-        """How far inputs are from what their labels (n, C) let expect, along the axes."""
+        """Distance of inputs from what their labels (n, C) let expect, along the axes."""
         return np.asarray(
             (x.astype(np.float32) - shares(y).astype(np.float32) @ self.means) @ self.basis
         )
 
 
 def shares(y: Array) -> Array:
-    """Label means (n, C), which clipping shrinks and noise blurs, as shares of the classes."""
+    """Turn label means (n, C), shrunk by clipping and blurred by noise, into class proportions."""
     positive = np.maximum(y, 0)
     total = positive.sum(1, keepdims=True)
     return np.where(total > 0, positive / np.where(total > 0, total, 1), 1 / y.shape[1])

@@ -1,4 +1,4 @@
-"""How near one picture is to another."""
+"""Similarity of two pictures."""
 
 import math
 
@@ -6,13 +6,12 @@ import numpy as np
 
 from fedmix.core.types import Array
 
-EXACT = 100.0  # dB; what is nearer counts as equal
+EXACT = 100.0  # dB; pictures that are nearer count as equal
 WINDOW = 7
 
 
 def psnr(a: Array, b: Array) -> float:
-    """Peak signal-to-noise ratio in dB of pictures with values in [0, 1]: 10·log10(1 / mean squared
-    error), at most 100.
+    """Peak signal-to-noise ratio in dB of pictures in [0, 1]: 10·log10(1 / MSE), at most 100.
 
     >>> round(psnr(np.zeros(4), np.full(4, 0.1)), 6)
     20.0
@@ -22,8 +21,9 @@ def psnr(a: Array, b: Array) -> float:
 
 
 def ssim(a: Array, b: Array) -> float:
-    """Structural similarity of pictures (C, H, W) with values in [0, 1] (Wang et al. 2004), in
-    windows of 7 by 7, mean of all.
+    """Mean structural similarity of pictures (C, H, W) in [0, 1], in windows of 7x7.
+
+    See Wang et al. 2004.
 
     >>> picture = np.arange(64.0).reshape(1, 8, 8) / 64
     >>> ssim(picture, picture)

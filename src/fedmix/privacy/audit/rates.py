@@ -1,4 +1,4 @@
-"""How well scores tell members from others, with how sure that is."""
+"""How well scores tell members from non-members, with confidence intervals."""
 
 from typing import NamedTuple
 
@@ -11,10 +11,9 @@ FALSE_POSITIVES = 1e-3
 
 
 class Rates(NamedTuple):
-    """AUC, and the share of members found while at most one in a thousand others is mistaken, with
-    their intervals.
+    """AUC, and the true positive rate at a false positive rate of 1 in 1,000, with intervals.
 
-    `others` says how many there were: below 1,000, none of them may be mistaken.
+    `others` is the number of non-members: below 1,000, no false positive is allowed.
     """
 
     auc: float
@@ -28,9 +27,9 @@ class Rates(NamedTuple):
 
 
 def rates(members: Array, others: Array, confidence: float = CONFIDENCE) -> Rates:
-    """From scores that are higher for those who seem to be members.
+    """Compute the rates from scores, which are higher for those who seem to be members.
 
-    The AUC's interval is Hanley and McNeil's (1982).
+    The interval of the AUC is that of Hanley and McNeil (1982).
 
     >>> rates(np.array([3.0, 2.0]), np.array([1.0, 2.0])).auc
     0.875
@@ -53,9 +52,7 @@ def rates(members: Array, others: Array, confidence: float = CONFIDENCE) -> Rate
 
 
 def false_alarms_at_most(others: int, confidence: float = CONFIDENCE) -> float:
-    """How many of all who are no members may be mistaken, where one in a thousand of these `others`
-    is.
-    """
+    """Upper bound of the true false positive rate, if it is 1 in 1,000 among these `others`."""
     from scipy.stats import beta
 
     wrong = int(FALSE_POSITIVES * others)
@@ -65,12 +62,11 @@ def false_alarms_at_most(others: int, confidence: float = CONFIDENCE) -> float:
 def epsilon_at_least(
     members: Array, others: Array, delta: float, confidence: float = CONFIDENCE
 ) -> float:
-    """The ε that these scores prove a mechanism to exceed, at that confidence: no (ε, δ) below it
-    lets them be so different.
+    """Lower bound of ε that these scores prove, at that confidence.
 
-    Differential privacy demands TPR ≤ e^ε·FPR + δ of every test, and so of those who call a sample
-    a member and of those who call it none. The test is chosen on every other score and bounded on
-    the rest (Clopper and Pearson's limits of both rates), so that the choice costs no confidence.
+    Differential privacy requires TPR ≤ e^ε·FPR + δ of every test, of those for members and of those
+    for non-members. The test is chosen on every other score and bounded on the rest
+    (Clopper-Pearson limits of both rates), so that the choice costs no confidence.
     """
     chosen = max(
         _tests(members[::2], others[::2]),
@@ -80,7 +76,7 @@ def epsilon_at_least(
 
 
 def most_to_show(scores: int, delta: float, confidence: float = CONFIDENCE) -> float:
-    """The largest ε that this many scores of each kind can show: all of them called rightly."""
+    """The largest ε that this many scores of each kind can prove, if all are called correctly."""
     return _bound(scores, scores, 0, scores, delta, confidence)
 
 
@@ -94,8 +90,9 @@ def _tests(members: Array, others: Array) -> list[tuple[float, int]]:
 
 
 def _hits(members: Array, others: Array, threshold: float, sign: int) -> tuple[int, int, int, int]:
-    """Right and wrong calls with how many there were of each: of members if above, or of others if
-    not above, the threshold.
+    """True positives, positives, false positives and negatives of a test.
+
+    With sign 1, members are predicted above the threshold; with -1, non-members at or below it.
     """
     if sign > 0:
         return (
@@ -117,7 +114,7 @@ def _bound(
 ) -> float:
     from scipy.stats import beta
 
-    outside = (1 - confidence) / 2  # each of the two limits may fail
+    outside = (1 - confidence) / 2  # either of the two limits may fail
     low = beta.ppf(outside, right, of_right - right + 1) if right else 0.0
     high = beta.ppf(1 - outside, wrong + 1, of_wrong - wrong) if wrong < of_wrong else 1.0
     return max(0.0, float(np.log((low - delta) / high))) if low > delta else 0.0

@@ -1,5 +1,6 @@
-"""Which pictures are in a mean? Guessed blindly, by the nearest public picture, and by an attacker
-with a list of suspects.
+"""Reconstruction of pictures from a mean.
+
+Attackers guess blindly, by the nearest public picture, or from a list of suspects.
 """
 
 from collections.abc import Sequence
@@ -14,20 +15,18 @@ from fedmix.privacy.audit.quality import psnr, ssim
 from fedmix.privacy.audit.scene import Scene, samples
 
 DECOYS = 300
-LABEL_WEIGHT = 10.0  # of a label share beside a pixel, in the fit
-RIDGE = (
-    1e-3  # on the weights, since without it suspects that look the same keep the fit from ending
-)
+LABEL_WEIGHT = 10.0  # weight of a label's share in the fit, relative to a pixel
+RIDGE = 1e-3  # on the weights; without it, the fit may not end if suspects look the same
 
 
 @dataclass(frozen=True)
 class Attempt:
     """One mean under attack; pictures are flat, with values in [0, 1].
 
-    `original` is one of the samples in it, `blind` and `nearest` are guesses at it, `unseen` is
-    what one would guess without the exchange: its class's mean. `named` is the nearest to it of the
-    suspects said to be in the mean; `identified` the share of those said to be in it that are,
-    `chance` that of suspects named at random.
+    `original` is one of the samples in the mean; `blind` and `nearest` are guesses at it. `unseen`
+    is a guess without the exchange: the mean of its class. `named` is, of the suspects said to be
+    in the mean, the nearest to the original. `identified` is the share of those that are in the
+    mean, `chance` the same for suspects named at random.
     """
 
     original: Array
@@ -41,7 +40,7 @@ class Attempt:
 
 
 class Guess(NamedTuple):
-    """How near a guess is to the picture it stands for: PSNR in dB and SSIM."""
+    """Similarity of a guess to the original: PSNR in dB and SSIM."""
 
     psnr: float
     ssim: float
@@ -61,8 +60,9 @@ class Reconstruction(NamedTuple):
 def blind(
     mean: Array, y: Array, label: int, size: int, noise: float, population: Population
 ) -> Array:
-    """The best linear guess at a sample of class `label`: its class's mean, and what is unusual in
-    the mean, freed of noise.
+    """The best linear guess at a sample of class `label`, from a mean with noise.
+
+    It is the mean of its class, plus what is unusual in the mean, scaled down for noise.
     """
     unusual = population.off(mean[None], y[None])[0]
     expected = population.variances / size
@@ -73,14 +73,12 @@ def blind(
 
 
 def nearest(picture: Array, others: Array) -> Array:
-    """The one of the others (n, d) that is nearest to a picture."""
+    """Of the others (n, d), the nearest to a picture."""
     return np.asarray(others[np.argmin(((others - picture) ** 2).sum(1))])
 
 
 def parts(mean: Array, y: Array, suspects: Array, labels: Array) -> Array:
-    """How much of the mean each suspect (n, d) seems to be: the mixture, none of them negative,
-    that is nearest to it.
-    """
+    """Weight of each suspect (n, d) in the nonnegative mixture that is nearest to the mean."""
     from scipy.optimize import nnls
 
     q, r = np.linalg.qr(np.concatenate([suspects, LABEL_WEIGHT * labels], 1).T.astype(np.float64))
@@ -99,7 +97,7 @@ def attempt(
 ) -> Attempt:
     """Attack one released mean; `public` are test rows, which the attacker knows not to be in it.
 
-    The suspects are the samples in the mean among up to 300 others of classes that its label names,
+    The suspects are the samples in the mean and up to 300 others of classes that its label names,
     in random order.
     """
     data, view, rows = scene.data, scene.uploads, scene.groups[release]
@@ -119,7 +117,7 @@ def attempt(
         np.concatenate([data.y[rows], data.test_y[decoys]]),
         scene.how,
     )
-    order = rng.permutation(len(suspects[0]))  # which are first among equals must not tell
+    order = rng.permutation(len(suspects[0]))  # so that ties do not favour the true ones
     named = order[
         np.argsort(-parts(mean, y, *(part[order] for part in suspects)), kind="stable")[: len(rows)]
     ]
@@ -142,7 +140,7 @@ def attempt(
 
 
 def summary(attempts: Sequence[Attempt], shape: tuple[int, ...]) -> Reconstruction:
-    """What came of them, for pictures of that shape (C, H, W)."""
+    """Summarise the attempts, for pictures of that shape (C, H, W)."""
 
     def median(guesses: Sequence[Array]) -> Guess:
         pairs = [

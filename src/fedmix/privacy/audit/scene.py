@@ -1,6 +1,4 @@
-"""One exchange as it happens, what each attacker sees of it, and the truth that only the audit
-knows.
-"""
+"""One simulated exchange: what each attacker sees of it, and the truth that the audit knows."""
 
 from copy import copy
 from dataclasses import dataclass, replace
@@ -18,8 +16,9 @@ from fedmix.exchange.one_client import clipped, split
 
 
 class View(NamedTuple):
-    """Means as an attacker sees them: inputs (g, d), labels (g, C), of how many samples each, and
-    the noise's deviations.
+    """Means as an attacker sees them: inputs (g, d) and labels (g, C).
+
+    `size` is the number of samples in each, `noise` and `label_noise` the deviations of the noise.
     """
 
     x: Array
@@ -33,8 +32,8 @@ class View(NamedTuple):
 class Scene:
     """An exchange after its first refresh.
 
-    `groups` are the rows behind each release, `entries` the releases behind each entry of the pool;
-    no attacker is told either, but all know how many samples are in a mean.
+    `groups` are the rows behind each release, `entries` the releases behind each entry of the pool.
+    Attackers know neither, but all know how many samples are in a mean.
     """
 
     data: FederatedData
@@ -45,7 +44,7 @@ class Scene:
 
     @property
     def owner(self) -> Array:
-        """The client behind each release: what a server knows of its uploads."""
+        """The client behind each release, which the server knows of its uploads."""
         assert self.exchange.releases is not None
         return self.exchange.releases.owner
 
@@ -69,8 +68,8 @@ class Scene:
     def pool_total(self) -> Array:
         """The sum of all samples in the pool.
 
-        Where several means are averaged, all are taken to be of one size, so that those of clients
-        that do not change are the same in every sum.
+        If several means are averaged, all are taken to be of the same size, so that clients that do
+        not change contribute equally to every sum.
         """
         weights = (
             self.pool.size
@@ -81,14 +80,14 @@ class Scene:
 
 
 def stage(data: FederatedData, how: Exchange, seed: int) -> Scene:
-    """Let the clients exchange once."""
+    """Run an exchange of these clients once."""
     exchange = MeanExchange(how, seed, len(data.clients))
     exchange.refresh(data, data.units)
     return _scene(data, how, exchange)
 
 
 def averaged(scene: Scene, average: int) -> Scene:
-    """The same releases, of which the server averages that many."""
+    """The same releases, with the server averaging that many."""
     how = replace(scene.how, average=average)
     exchange = copy(scene.exchange)
     exchange.how = how
@@ -97,9 +96,7 @@ def averaged(scene: Scene, average: int) -> Scene:
 
 
 def refreshed(scene: Scene, data: FederatedData, changed: Array, wait: float) -> Scene:
-    """The exchange after the data of these clients changed; the same as before if `wait` makes them
-    hold back.
-    """
+    """The exchange after these clients' data changed; unchanged if `wait` makes them hold back."""
     exchange = copy(scene.exchange)
     exchange.how = replace(scene.how, wait=wait)
     exchange.changed(changed.tolist())
@@ -129,8 +126,9 @@ def groups_of(data: FederatedData, exchange: MeanExchange, client: int) -> list[
 
 
 def samples(data: FederatedData, x: Array, y: Array, how: Exchange) -> tuple[Array, Array]:
-    """Raw samples as vectors (n, d) with label vectors (n, C), in the units and within the bounds
-    in which they are averaged.
+    """Raw samples as vectors (n, d) with label vectors (n, C), in units and clipped.
+
+    That is the form in which they are averaged.
     """
     inputs, labels = clipped(data.units(x).double(), data.labels(y).double(), how)
     return inputs.flatten(1).float().numpy(), labels.numpy()

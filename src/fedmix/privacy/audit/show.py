@@ -1,4 +1,4 @@
-"""The audit as a table for the terminal and the page, and as JSON."""
+"""The audit as tables for the terminal and the page, and as JSON."""
 
 import json
 import math
@@ -21,7 +21,7 @@ WARNING = (
 
 
 class Table(NamedTuple):
-    """Some of the figures, with what a reader has to know of them."""
+    """One table of figures, with a note that explains them."""
 
     title: str
     note: str
@@ -41,10 +41,9 @@ def tables(cells: Sequence[Cell], grid: Grid) -> list[Table]:
     return [
         table(
             "Was a sample used?",
-            "AUC of telling used samples from others, by who knows how samples are distributed "
-            "(share found at one false alarm "
-            "in 1,000): the server, a client, and a client where the server averages "
-            f"{grid.average} means. ε shown, by who "
+            "AUC of telling used samples from others, by an attacker who knows how samples are "
+            "distributed (share found at one false alarm in 1,000): the server, a client, and a "
+            f"client where the server averages {grid.average} means. ε shown, by an attacker who "
             "knows all other samples: lower bounds that hold for all settings at once with 95 % "
             "confidence.",
             ("ε proven", "ε shown", "server", "client", "averaged"),
@@ -53,30 +52,27 @@ def tables(cells: Sequence[Cell], grid: Grid) -> list[Table]:
         table(
             "Which pictures are in a mean?",
             "Named: share of a mean's samples named from a list of suspects (by chance). Blind: "
-            "PSNR in dB and SSIM of a guess "
-            "at one sample without a list. Nearest: PSNR of the public picture that is nearest to "
-            "the mean. In brackets: what "
-            "the mean of its class alone would give.",
+            "PSNR in dB and SSIM of a guess at one sample without a list. Nearest: PSNR of the "
+            "public picture that is nearest to the mean. In brackets: what the mean of its class "
+            "alone would give.",
             ("named", "blind, dB", "blind, SSIM", "nearest, dB"),
             _pictured,
         ),
         table(
             "Which classes are in it, and whose is it?",
             "Labels: means whose label counts are read exactly, if M is known and if it is not. "
-            "Owner: entries linked to their "
-            "client by label shares, and with five known samples of each client as well (by "
-            "chance); averaged: the latter, where "
-            f"the server averages {grid.average} means.",
+            "Owner: entries linked to their client by label shares, and with five known samples "
+            "of each client as well (by chance); averaged: the latter, where the server averages "
+            f"{grid.average} means.",
             ("labels", "M unknown", "owner by labels", "by samples", "averaged"),
             _linked,
         ),
         table(
             "What does a refresh show?",
             "PSNR in dB of a sample that replaced another, recovered from two refreshes (100: "
-            "exactly): by the server, by a "
-            f"client, by a client where the server averages {grid.average}, where clients wait "
-            f"until {grid.wait:.0%} of them "
-            "changed, and where both is so. Unseen: the old sample taken for the new.",
+            "exactly): by the server, by a client, by a client where the server averages "
+            f"{grid.average}, where clients wait until {grid.wait:.0%} of them changed, and with "
+            "both. Unseen: the old sample taken for the new.",
             ("server", "client", "averaged", "waiting", "both", "unseen"),
             _changed,
         ),
@@ -128,7 +124,7 @@ def _changed(cell: Cell) -> tuple[str, ...]:
 
 
 def terminal(cells: Sequence[Cell], grid: Grid) -> "Group":
-    """What was found, then the tables."""
+    """The findings, followed by the tables."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.table import Table as Drawn
@@ -152,7 +148,7 @@ def terminal(cells: Sequence[Cell], grid: Grid) -> "Group":
 
 
 def as_json(cells: Sequence[Cell], grid: Grid, about: dict[str, Any]) -> str:
-    """Everything but the pictures."""
+    """All results but the pictures."""
     value = about | {
         "kind": "audit",
         "grid": {k: v for k, v in asdict(grid).items() if k not in ("base", "sizes", "noises")}
@@ -174,7 +170,7 @@ def _paragraphs(finding: Finding) -> list[Any]:
 
 
 def _plain(cell: Cell) -> dict[str, Any]:
-    """Numbers that JSON knows: an infinite ε is none."""
+    """A cell as JSON values: an infinite ε becomes None."""
     guarantee = cell.guarantee
     return {
         "m": cell.m,

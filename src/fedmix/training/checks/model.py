@@ -13,8 +13,15 @@ from fedmix.models.functional import Model
 
 
 def model_for(data: FederatedData, module: nn.Module, loss: Loss | None = None) -> Model:
-    """The module as a model of such samples, with the loss that goes with them unless one is given;
-    refused if it cannot be.
+    """Make the model of a module for this data, and check that the two fit.
+
+    Args:
+        data: The data to train on.
+        module: The module.
+        loss: The loss; None: cross-entropy for classes, squared error for regression.
+
+    Raises:
+        BadInput: The module cannot be trained on this data; the message says why.
     """
     model = Model(module, loss or (cross_entropy if data.classes is not None else squared_error))
     _check_transform(data)
@@ -24,7 +31,7 @@ def model_for(data: FederatedData, module: nn.Module, loss: Loss | None = None) 
 
 
 def _check_transform(data: FederatedData) -> None:
-    """Refuse a transform that draws numbers, or that looks at other samples of a batch."""
+    """Raise BadInput for a transform that draws numbers or uses other samples of the batch."""
     ends, rows = data.x[[0, -1]], data.x[[0, 0]]
     once, again, twice = (data.inputs(raw)[:1] for raw in (ends, ends, rows))
     kind = type(data.transform).__name__
@@ -36,14 +43,15 @@ def _check_transform(data: FederatedData) -> None:
     if not torch.allclose(once, twice, 1e-3, 1e-5):
         raise BadInput(
             f"{data.name}: what {kind} makes of a sample depends on the other samples of its "
-            "batch, such as on their mean, "
-            "and batches hold padding; let it treat each sample by itself"
+            "batch, such as on their mean, and batches hold padding; let it treat each sample by "
+            "itself"
         )
 
 
 def _check_copy(model: Model, module: nn.Module, x: Tensor) -> None:
-    """Refuse a module of which a copy does not follow its own weights: a function in it holds on to
-    the original.
+    """Raise BadInput if a copy of the module does not use its own weights.
+
+    That happens if a function in it refers to the original.
     """
     normal, modes = trial(), [(part, part.training) for part in module.modules()]
     params = {name: p + 0.1 * normal(p.shape).to(p) for name, p in module.named_parameters()}
@@ -57,21 +65,17 @@ def _check_copy(model: Model, module: nn.Module, x: Tensor) -> None:
     if not torch.allclose(original, copied, 1e-3, 1e-5):
         raise BadInput(
             "the model cannot be copied: a function in it, such as a replaced forward or a lambda, "
-            "calls the original and "
-            "not the copy; write it as a method of its class"
+            "calls the original and not the copy; write it as a method of its class"
         )
 
 
 def _check_fits(model: Model, data: FederatedData) -> None:
-    """Refuse a model that cannot be trained on such samples: wrong shapes, or randomness that no
-    plan drew.
+    """Raise BadInput for a model with wrong shapes, or with random numbers of its own.
 
     It is tried on the CPU, since a GPU would compile kernels for this.
     """
-    x, y = (
-        data.inputs(data.x[:2]).clone(),
-        data.labels(data.y[:2]),
-    )  # a copy, which the model may change
+    # a copy, since the model may change it
+    x, y = data.inputs(data.x[:2]).clone(), data.labels(data.y[:2])
     model = model.to(x.device)
     params, key = model.init(), torch.tensor(1)
     if not model.trained:
@@ -116,7 +120,7 @@ def _check_fits(model: Model, data: FederatedData) -> None:
             "the model draws random numbers by itself, so runs could not be repeated; "
             "use nn.Dropout layers instead of torch.nn.functional.dropout"
         )
-    if x._version != version:  # even where the values are still the same
+    if x._version != version:  # even if the values are the same
         raise BadInput(
             "the model changes its inputs in place, as x /= 2 or a first nn.ReLU(inplace=True) "
             "would; make that x = x / 2"
@@ -129,21 +133,17 @@ def _check_fits(model: Model, data: FederatedData) -> None:
     if not torch.equal(first, second):
         raise BadInput(
             "the model gives two outputs for the same inputs, so runs could not be repeated: it "
-            "draws random numbers by itself, "
-            "or changes itself when it is called; leave that out"
+            "draws random numbers by itself, or changes itself when it is called; leave that out"
         )
     if not torch.allclose(among[:1], twice[:1], 1e-3, 1e-5):
         raise BadInput(
             "the model's output for a sample depends on the other samples of its batch, such as by "
-            "their mean, "
-            "and batches hold padding; let it treat each sample by itself"
+            "their mean, and batches hold padding; let it treat each sample by itself"
         )
 
 
 def _changed_buffers(model: Model, x: Tensor) -> list[str]:
-    """Those that the module itself changes in training; where a pure function is made of it, that
-    would be lost.
-    """
+    """Names of buffers that the module changes in training; a pure function would lose them."""
     module = copy.deepcopy(model.module)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     module(x)

@@ -88,8 +88,10 @@ def _two_samples(objective: Objective, model: Model, params: Params, data: Feder
     kept, shared = needs.state.first(params) if needs.state else (None, None)
     return Batch(
         x, y, torch.tensor([1.0, 0.0]), KEY,
-        mean_x=hidden.flip(0)[received] if needs.means else None, mean_y=y.flip(0)[received] if needs.means else None,
-        partner_x=x.flip(0) if needs.partner else None, partner_y=y.flip(0) if needs.partner else None,
+        mean_x=hidden.flip(0)[received] if needs.means else None,
+        mean_y=y.flip(0)[received] if needs.means else None,
+        partner_x=x.flip(0) if needs.partner else None,
+        partner_y=y.flip(0) if needs.partner else None,
         lam=torch.tensor(0.3) if needs.alpha else None,
         counts=torch.arange(1.0, 1 + y.shape[-1]) if needs.counts else None,
         samples=torch.tensor(2.0) if needs.samples else None, kept=kept, shared=shared,

@@ -269,7 +269,7 @@ class _Quick:
                 )  # a graph may read the constants of what it captured
         except (torch.OutOfMemoryError, FedmixError):
             raise
-        except Exception as error:  # whatever a compiler meets (none there, a full disk), the plain step can be taken
+        except Exception as error:  # no compiler, a full disk, ...: the plain step still works
             self.fast, self.works, self.rounded = None, False, []
             reason = first_line(error)
             said = (

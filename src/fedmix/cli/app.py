@@ -119,8 +119,9 @@ def run(
 ) -> None:
     """Train. One run, or a sweep over seeds and settings; runs that are done are not run again."""
     from fedmix.cli import commands
+    from fedmix.experiment import sweep
 
-    experiments = commands.experiments(
+    experiments = sweep.experiments(
         what, [algorithm], rounds, seed, seeds, settings or [], engine, device, processes
     )
     runs = commands.runs_in(out, experiments)
@@ -156,9 +157,10 @@ def compare(
     """Train several algorithms on the same clients, batches and seeds, and show one table."""
     from fedmix.cli import commands
     from fedmix.cli.words import listed
+    from fedmix.experiment import sweep
 
     commands.check_outputs(csv, html, png=png, svg=svg)
-    experiments = commands.experiments(
+    experiments = sweep.experiments(
         what, listed(algorithms), rounds, seed, seeds, settings or [], engine, device, processes
     )
     runs = commands.runs_in(out, experiments)

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from fedmix.cli.commands import check_outputs, experiments
+from fedmix.cli.commands import check_outputs
 from fedmix.cli.words import group_size, listed
 from fedmix.core.errors import BadInput, Interrupted
 from fedmix.data.federated import FederatedData
 from fedmix.exchange.settings import Exchange, GroupSize
 from fedmix.experiment.spec import Experiment
+from fedmix.experiment.sweep import experiments
 from fedmix.privacy.audit import Cell, Grid, Noise, audit
 from fedmix.privacy.audit.grid import steps
 from fedmix.runs.environment import environment

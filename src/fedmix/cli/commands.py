@@ -1,6 +1,5 @@
 """What the commands do."""
 
-import itertools
 import json
 import os
 import shlex
@@ -13,146 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fedmix.core.errors import BadInput, FedmixError, Interrupted
-from fedmix.core.files import PICTURES, check_picture, parse_toml
+from fedmix.core.files import PICTURES, check_picture
 from fedmix.core.signals import heard
-from fedmix.experiment.presets import PRESETS, experiment, sections
-from fedmix.experiment.spec import (
-    DATA,
-    Experiment,
-    algorithm_of,
-    changed,
-    load_data,
-    read_values,
-    table,
-    takes,
-)
+from fedmix.experiment.spec import DATA, Experiment, load_data
+from fedmix.experiment.sweep import only_experiment
 from fedmix.runs.progress import Progress, console, paper, tell_written
 from fedmix.runs.run import Listener, Run
-
-
-def experiments(
-    what: str,
-    algorithms: Sequence[str | None],
-    rounds: int | None,
-    seed: int | None,
-    seeds: int,
-    settings: Sequence[str],
-    engine: str | None = None,
-    device: str | None = None,
-    processes: int | None = None,
-) -> list[Experiment]:
-    """Every experiment that a command line asks for: algorithms x settings x seeds."""
-    if not algorithms:
-        raise BadInput("--algorithms names none; give some, such as fedavg,fedmix")
-    if seeds < 1:
-        raise BadInput(f"--seeds {seeds}: at least one is needed")
-    keys = [setting.partition("=")[0] for setting in settings]
-    if twice := [k for k in keys if keys.count(k) > 1]:
-        raise BadInput(f"--set {twice[0]} is given twice; for a sweep, split its values by commas")
-    if "seed" in keys and seeds > 1:
-        raise BadInput("--set seed and --seeds contradict each other; use --seed and --seeds")
-    fixed = {
-        "seed": seed,
-        "rounds": rounds,
-        "engine.name": engine,
-        "engine.device": device,
-        "engine.processes": processes,
-    }
-    chosen = {k: v for k, v in fixed.items() if v is not None}
-    where = what if what.endswith(".toml") else f"preset {what}"
-    origin = dict.fromkeys(chosen, "command line") | dict.fromkeys(keys, "--set")
-    grid = [parsed(s) for s in settings]
-    bases = [changed(_base(what, algorithm), chosen) for algorithm in algorithms]
-    if "objective.name" in keys:  # another objective takes other settings
-        names = grid.pop(keys.index("objective.name"))
-        _refuse_twice([str(name) for _, name in names], [dict([name]) for name in names])
-        bases = [changed(base, dict([name])) for base in bases for name in names]
-    unknown = [path for (path, _), *_ in grid if not any(takes(base, path) for base in bases)]
-    found: dict[str, Experiment] = {}
-    for base in (
-        bases[-1:] if unknown else bases
-    ):  # of which validation says what is wrong with them
-        taken = (values for values in grid if values[0][0] in unknown or takes(base, values[0][0]))
-        points = [dict(point) for point in itertools.product(*taken)]
-        start = base.get("seed", 0)
-        numbers = [{"seed": start + i} for i in range(seeds)] if type(start) is int else [{}]
-        swept = [
-            [Experiment.of(changed(base, number | p), where, origin) for number in numbers]
-            for p in points
-        ]
-        _refuse_twice([few[0].id for few in swept], points)
-        found |= {one.id: one for few in swept for one in few}
-    return list(found.values())
-
-
-def only_experiment(
-    what: str, algorithm: str | None, rounds: int | None, seed: int | None, settings: Sequence[str]
-) -> Experiment:
-    """The experiment that a command line asks for, where it can be one only."""
-    for setting in settings:
-        (path, _), *more = parsed(setting)
-        if more:
-            raise BadInput(
-                f"--set {path} has several values, but this command takes one experiment; give one"
-            )
-    [chosen] = experiments(what, [algorithm], rounds, seed, 1, settings)
-    return chosen
-
-
-def _refuse_twice(ids: Sequence[str], points: Sequence[dict[str, Any]]) -> None:
-    """Refuse a sweep of which two points are the same run, such as one of `engine.processes`."""
-    first: dict[str, dict[str, Any]] = {}
-    for name, point in zip(ids, points, strict=True):
-        if name in first:
-            one, other = (
-                " ".join(f"{path}={value}" for path, value in p.items())
-                for p in (first[name], point)
-            )
-            raise BadInput(
-                f"--set: {one} and {other} are the same run ({name}); leave one of them out"
-            )
-        first[name] = point
-
-
-def _base(what: str, algorithm: str | None) -> dict[str, Any]:
-    """The values of a preset, or of a file, which --set may yet make valid."""
-    if not what.endswith(".toml"):
-        return experiment(what, algorithm or "fedmix").values()
-    values = read_values(Path(what))
-    if algorithm is None or algorithm == algorithm_of(values):
-        return values
-    name = str(table(values, "data").get("name"))
-    if name not in PRESETS:
-        raise BadInput(
-            f"another algorithm needs a preset's λ and μ, and {name} has none; set [objective] in "
-            f"{what}, and use run"
-        )
-    new = sections(algorithm, PRESETS[name])
-    if (
-        "exchange" in new
-    ):  # what the file says of the exchange holds for every algorithm that has one
-        new["exchange"] = table(values, "exchange") | {"source": "pool"} | new["exchange"]
-    return {k: v for k, v in values.items() if k != "exchange"} | new
-
-
-def parsed(setting: str) -> list[tuple[str, Any]]:
-    """`key=a,b` as [(key, a), (key, b)], each value read as TOML where it is TOML, `none` as None,
-    else as a string.
-    """
-    key, equals, text = setting.partition("=")
-    if not equals or not key:
-        raise BadInput(f"--set {setting!r} is not KEY=VALUE, such as objective.lam=0.1")
-    parts = [text] if text.startswith("[") else text.split(",")
-    return [(key, _value(part.strip())) for part in parts]
-
-
-def _value(text: str) -> Any:
-    if text in ("none", "None"):  # as one types it, and as outputs say it
-        return None
-    try:
-        return parse_toml(f"x = {text}".encode())["x"]
-    except ValueError:
-        return text
 
 
 @contextmanager

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedmix.cli.commands import only_experiment, show_results
+from fedmix.cli.commands import show_results
 from fedmix.core.errors import BadInput, FedmixError, Interrupted
 from fedmix.core.signals import heard
 from fedmix.experiment.spec import Experiment
+from fedmix.experiment.sweep import only_experiment
 from fedmix.runs.progress import Progress, console
 from fedmix.runs.run import Run, locked, writing
 

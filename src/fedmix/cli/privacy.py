@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedmix.cli.commands import only_experiment
 from fedmix.core.errors import BadInput
 from fedmix.data import FederatedData
 from fedmix.data.transforms import Images
 from fedmix.exchange import Exchange, Guarantee, MeanExchange, calibrated, guarantee, sensitivity
 from fedmix.experiment.spec import Experiment
+from fedmix.experiment.sweep import only_experiment
 from fedmix.privacy.accounting import Level, Neighbours, nonnegative, upwards
 from fedmix.report.files import write_figure
 from fedmix.runs.progress import console, tell_written

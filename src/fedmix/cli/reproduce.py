@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from fedmix.cli.commands import parsed, run_each, runs_in, tell_failures
+from fedmix.cli.commands import run_each, runs_in, tell_failures
 from fedmix.core.errors import BadInput, Collapsed, Diverged
+from fedmix.experiment.sweep import parse_setting
 from fedmix.paper import TABLES, named
 from fedmix.paper.comparison import Comparison, compare
 from fedmix.paper.metrics import PROTOCOLS
@@ -47,7 +48,7 @@ def study(
         raise BadInput(f"--scale {scale!r} is unknown; choose paper or small")
     changes = {path: value for path, value in fixed.items() if value is not None}
     for setting in settings:
-        (path, value), *more = parsed(setting)
+        (path, value), *more = parse_setting(setting)
         if more:
             raise BadInput(
                 f"--set {path} has several values, but each cell of a table is one experiment; "

@@ -342,7 +342,7 @@ def read_values(path: Path) -> dict[str, Any]:
     return values
 
 
-def table(values: Mapping[str, Any], section: str) -> dict[str, Any]:
+def section_of(values: Mapping[str, Any], section: str) -> dict[str, Any]:
     """A section of values that may not be valid; empty where it is missing or no section."""
     found = values.get(section)
     return found if isinstance(found, dict) else {}
@@ -376,17 +376,17 @@ def takes(values: Mapping[str, Any], path: str) -> bool:
     section, _, key = path.rpartition(".")
     if section == "exchange":
         section, key = "objective", "per"  # which those have that use means
-    known = NAMED.get(section, {}).get(str(table(values, section).get("name")))
+    known = NAMED.get(section, {}).get(str(section_of(values, section).get("name")))
     return known is None or key in known.model_fields
 
 
 def algorithm_of(values: Mapping[str, Any]) -> str:
     """The name that the command line has for an objective and its exchange."""
-    objective = table(values, "objective")
+    objective = section_of(values, "objective")
     base = str(objective.get("name", "run"))
     if base == "naivemix":
         base = {"own": "localmeans", "noise": "randommix"}.get(
-            str(table(values, "exchange").get("source")), base
+            str(section_of(values, "exchange").get("source")), base
         )
     if base == "fedmix" and objective.get("expand") == "logits":
         base = "fedmix-logits"
@@ -505,7 +505,7 @@ def _shown(value: Any) -> str:
 
 def _nearest(shown: list[str], values: Mapping[str, Any]) -> str:
     *section, key = shown
-    name = str(table(values, shown[0]).get("name", ""))
+    name = str(section_of(values, shown[0]).get("name", ""))
     there = [
         path.split(".")[-1]
         for path, _, _, of in settings()

@@ -13,7 +13,7 @@ import typer
 from fedmix import __version__
 from fedmix.cli.bench import bench_app
 from fedmix.cli.federation import federation_app
-from fedmix.core.errors import FedmixError, FedmixWarning
+from fedmix.core.errors import FedmixError, format_warning
 
 app = typer.Typer(
     name="fedmix",
@@ -120,11 +120,12 @@ def run(
     """Train. One run, or a sweep over seeds and settings; runs that are done are not run again."""
     from fedmix.cli import commands
     from fedmix.experiment import sweep
+    from fedmix.runs.execute import runs_in
 
     experiments = sweep.experiments(
         what, [algorithm], rounds, seed, seeds, settings or [], engine, device, processes
     )
-    runs = commands.runs_in(out, experiments)
+    runs = runs_in(out, experiments)
     commands.run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
 
 
@@ -158,12 +159,13 @@ def compare(
     from fedmix.cli import commands
     from fedmix.cli.words import listed
     from fedmix.experiment import sweep
+    from fedmix.runs.execute import runs_in
 
     commands.check_outputs(csv, html, png=png, svg=svg)
     experiments = sweep.experiments(
         what, listed(algorithms), rounds, seed, seeds, settings or [], engine, device, processes
     )
-    runs = commands.runs_in(out, experiments)
+    runs = runs_in(out, experiments)
     folders = commands.run_all(
         runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs
     )
@@ -438,31 +440,13 @@ def data_show(
     commands.show_data(what, seed, settings or [], data, as_json)
 
 
-_usual = warnings.formatwarning
-
-
-def as_sentence(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    line: str | None = None,
-) -> str:
-    """A warning of ours as errors are shown, without the line of code that gave it; those of others
-    as ever.
-    """
-    if issubclass(category, FedmixWarning):
-        return f"fedmix: {message}\n"
-    return _usual(message, category, filename, lineno, line)
-
-
 def main() -> None:
     """Run the command line; mistakes end in one sentence and an exit code."""
     if sys.argv[1:2] != ["bench"]:  # which asks for a machine of its own
         os.environ.setdefault(
             "OMP_WAIT_POLICY", "PASSIVE"
         )  # spinning threads make a busy machine ten times slower
-    warnings.formatwarning = as_sentence
+    warnings.formatwarning = format_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(

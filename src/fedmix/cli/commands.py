@@ -3,47 +3,18 @@
 import json
 import os
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmix.core.errors import BadInput, FedmixError, Interrupted
+from fedmix.core.errors import BadInput
 from fedmix.core.files import PICTURES, check_picture
-from fedmix.core.signals import heard
-from fedmix.experiment.spec import DATA, Experiment, load_data
+from fedmix.experiment.spec import DATA, load_data
 from fedmix.experiment.sweep import only_experiment
-from fedmix.runs.progress import Progress, console, paper, tell_written
-from fedmix.runs.run import Listener, Run
-
-
-@contextmanager
-def ctrl_c() -> Iterator[Any]:
-    """Once: finish the round. Twice: stop at once. Only a process's first thread hears it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    asked = False
-
-    def note() -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        console().print("finishing this round; Ctrl-C again stops at once")
-
-    with heard([signal.SIGINT], note):
-        yield lambda: asked
-
-
-def runs_in(out: Path, experiments: Sequence[Experiment]) -> list[Run]:
-    """A run of each experiment, in a folder of its own; none if one of them is known to fail."""
-    for one in experiments:
-        one.check_clients()
-    return [Run(e, out / e.id) for e in experiments]
+from fedmix.runs.execute import raise_failures, run_each
+from fedmix.runs.progress import console, stdout_console, tell_written
+from fedmix.runs.run import Run
 
 
 def reopened(folders: Sequence[Path], rounds: int | None, processes: int | None) -> list[Run]:
@@ -55,65 +26,6 @@ def reopened(folders: Sequence[Path], rounds: int | None, processes: int | None)
         for folder in {os.path.realpath(folder): folder for folder in folders}.values()
     ]
     return [Run(run.experiment.with_settings(settings), run.folder) for run in runs]
-
-
-def run_each(
-    runs: Sequence[Run], root: Path | None, *, quiet: bool, tensorboard: bool = False, jobs: int = 1
-) -> Iterator[tuple[Run, dict[str, Any] | Exception]]:
-    """Run one after the other, or several at once; each with its summary, or with what went wrong,
-    after which others go on.
-    """
-    if jobs < 1:
-        raise BadInput(f"--jobs {jobs}: at least one is needed")
-    command = shlex.join(["fedmix", *sys.argv[1:]])
-    titles = [
-        f"{e.data.name} {e.algorithm} seed {e.seed}" for e in (run.experiment for run in runs)
-    ]
-    widest = max(map(len, titles), default=0)
-    here = [(run, titles[i].ljust(widest), f"{i + 1}/{len(runs)}") for i, run in enumerate(runs)]
-    missing = [one for one in here if _missing(one[0])] if jobs > 1 else []
-    apart = missing if len(missing) > 1 else []
-    if apart:
-        from fedmix.runs.jobs import at_once, refused
-
-        why = refused([run.experiment for run, _, _ in apart], root)
-        yield from (
-            (run, why[run.experiment.id]) for run, _, _ in apart if run.experiment.id in why
-        )
-        here = [one for one in here if one not in apart]
-        apart = [one for one in apart if one[0].experiment.id not in why]
-    with ctrl_c() as stopped:
-        for run, title, number in here:
-            if stopped():
-                raise Interrupted(
-                    f"stopped before {run.folder.name}; the same command goes on where it was"
-                )
-            outcome: dict[str, Any] | Exception
-            with Progress(title, run.experiment, number, quiet=quiet) as progress:
-                try:
-                    with listening(run, progress.update, tensorboard) as listen:
-                        outcome = run.execute(listen, command=command, root=root, stopped=stopped)
-                except Interrupted:
-                    raise
-                except Exception as error:  # whatever it is, the other runs go on
-                    outcome = error
-            yield run, outcome
-        if apart:
-            how = {
-                "command": command,
-                "quiet": quiet,
-                "tensorboard": tensorboard,
-                "stopped": stopped,
-            }
-            yield from at_once(apart, min(jobs, len(apart)), root, **how)
-
-
-def _missing(run: Run) -> bool:
-    """Whether there is anything to run; a folder that cannot be read needs no process to say so."""
-    try:
-        return run.finished() is None
-    except BadInput:
-        return False
 
 
 def run_all(
@@ -129,7 +41,12 @@ def run_all(
     ended = {
         run.folder: o
         for run, o in run_each(
-            runs, root, quiet=quiet or as_json, tensorboard=tensorboard, jobs=jobs
+            runs,
+            root,
+            command=shlex.join(["fedmix", *sys.argv[1:]]),
+            quiet=quiet or as_json,
+            tensorboard=tensorboard,
+            jobs=jobs,
         )
     }
     failures, summaries = [], {}
@@ -142,7 +59,7 @@ def run_all(
         else:
             failures.append((run, outcome))
     show_results(summaries, quiet=quiet, as_json=as_json)
-    tell_failures(failures, len(runs))
+    raise_failures(failures, len(runs))
     return [run.folder for run in runs]
 
 
@@ -156,43 +73,12 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], *, quiet: bool, as_
         from fedmix.report import load_runs
         from fedmix.report import table as tabulate
 
-        paper().print(tabulate(load_runs([Path(f) for f in summaries])).rich())
+        stdout_console().print(tabulate(load_runs([Path(f) for f in summaries])).rich())
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), soft_wrap=True)
         for folder, summary in summaries.items():
             if "warning" in summary:
                 console().print(f"{Path(folder).name}: {summary['warning']}", soft_wrap=True)
-
-
-def tell_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
-    """Raise what went wrong in some of the runs, if anything did."""
-    refused = len(failures) == runs and all(isinstance(error, BadInput) for _, error in failures)
-    if refused and len({str(error) for _, error in failures}) == 1:
-        raise failures[0][1]
-    if failures:
-        told = "; ".join(
-            f"{run.folder.name}: {error or type(error).__name__}" for run, error in failures
-        )
-        raise (BadInput if refused else FedmixError)(
-            f"{len(failures)} of {runs} runs failed: {told}"
-        )
-
-
-@contextmanager
-def listening(run: Run, listen: Listener, tensorboard: bool) -> Iterator[Listener]:
-    """`listen`, with TensorBoard beside it where that is asked for."""
-    if not tensorboard:
-        yield listen
-        return
-    from fedmix.runs.tensorboard import logging
-
-    with logging(run.folder) as log:
-
-        def both(line: dict[str, Any]) -> None:
-            listen(line)
-            log(line)
-
-        yield both
 
 
 def check_outputs(

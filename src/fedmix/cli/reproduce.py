@@ -1,13 +1,13 @@
 """What `fedmix reproduce` does."""
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from fedmix.cli.commands import run_each, runs_in, tell_failures
 from fedmix.core.errors import BadInput, Collapsed, Diverged
 from fedmix.experiment.sweep import parse_setting
 from fedmix.paper import TABLES, named
@@ -15,6 +15,7 @@ from fedmix.paper.comparison import Comparison, compare
 from fedmix.paper.metrics import PROTOCOLS
 from fedmix.paper.outcome import outcome, record_failure
 from fedmix.paper.study import Scale, Study
+from fedmix.runs.execute import raise_failures, run_each, runs_in
 from fedmix.runs.progress import console, tell_written
 from fedmix.runs.run import Run
 
@@ -99,7 +100,7 @@ def reproduce(
     else:
         console(sys.stdout).print(show.terminal(comparison))
     _write(comparison, begun, html, png, markdown)
-    tell_failures(failures, len(experiments))
+    raise_failures(failures, len(experiments))
 
 
 def _run_missing(
@@ -108,7 +109,9 @@ def _run_missing(
     """Run what is neither finished nor known to be lost; what failed in another way."""
     failures = []
     todo = runs_in(out, [e for e in study.experiments() if outcome(e, out).fate is None])
-    for run, result in run_each(todo, root, quiet=quiet, jobs=jobs):
+    for run, result in run_each(
+        todo, root, command=shlex.join(["fedmix", *sys.argv[1:]]), quiet=quiet, jobs=jobs
+    ):
         if not isinstance(result, Exception):
             if study.table.after:
                 study.table.after(run, root)

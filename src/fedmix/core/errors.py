@@ -1,6 +1,9 @@
 """What can go wrong, each with one sentence that says what, where and what to do."""
 
+import warnings
 from inspect import isclass, isfunction
+
+_python_format = warnings.formatwarning
 
 
 class FedmixError(Exception):
@@ -61,6 +64,22 @@ class Collapsed(FedmixError):
 
 class FedmixWarning(UserWarning):
     """Something that goes on, but not as asked for; one sentence says so."""
+
+
+def format_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Format a FedmixWarning as errors are shown, without file and line; others as Python does.
+
+    It takes the place of `warnings.formatwarning`, and its arguments.
+    """
+    if issubclass(category, FedmixWarning):
+        return f"fedmix: {message}\n"
+    return _python_format(message, category, filename, lineno, line)
 
 
 def described(value: object) -> str:

@@ -127,7 +127,9 @@ def test_each_outcome_arrives(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     runs = [Run(spec, tmp_path / name) for name, spec in wanted.items()]
     found = {
         run.folder.name: outcome
-        for run, outcome in run_each(runs, tmp_path / "nowhere", command="fedmix run", quiet=False, jobs=2)
+        for run, outcome in run_each(
+            runs, tmp_path / "nowhere", command="fedmix run", quiet=False, jobs=2
+        )
     }
     *unreadable, good, diverged, collapsed, refused = (found[name] for name in wanted)
     assert all(

@@ -1,25 +1,33 @@
-"""What `fedmix audit` does."""
+"""`fedmix audit`."""
 
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
+import typer
 
-from fedmix.cli.commands import check_outputs
-from fedmix.cli.words import group_size, listed
+from fedmix.cli.options import (
+    Data,
+    Delta,
+    Json,
+    Quiet,
+    Seed,
+    Seeds,
+    Set,
+    What,
+    group_size,
+    listed,
+)
 from fedmix.core.errors import BadInput, Interrupted
-from fedmix.data.federated import FederatedData
-from fedmix.exchange.settings import Exchange, GroupSize
-from fedmix.experiment.spec import Experiment
-from fedmix.experiment.sweep import experiments
-from fedmix.privacy.audit import Cell, Grid, Noise, audit
-from fedmix.privacy.audit.grid import steps
-from fedmix.runs.environment import environment
-from fedmix.runs.progress import console, counting, tell_written
+
+if TYPE_CHECKING:
+    from fedmix.data.federated import FederatedData
+    from fedmix.exchange.settings import Exchange, GroupSize
+    from fedmix.experiment.spec import Experiment
+    from fedmix.privacy.audit import Cell, Noise
 
 PICTURES = ("digits", "femnist", "cifar10", "cifar100")
 VARIED = {
@@ -27,42 +35,59 @@ VARIED = {
     "exchange.noise": "--sigma",
     "exchange.average": "--average",
     "exchange.wait": "--wait",
-}
+}  # the settings that an audit varies, and their options
+
+app = typer.Typer()
 
 
-def attack(
-    what: str,
-    sizes: str,
-    sigma: str | None,
-    epsilon: str | None,
-    clip: float | None,
-    average: int,
-    wait: float,
-    delta: float,
-    seed: int | None,
-    seeds: int,
-    settings: Sequence[str],
-    root: Path | None,
-    *,
-    html: Path | None,
-    quiet: bool,
-    as_json: bool,
+@app.command(epilog="Example:  fedmix audit digits --sigma 0,0.3 --seeds 10 --html audit.html")
+def audit(
+    what: What = "digits",
+    sizes: Annotated[
+        str, typer.Option("--m", help="Numbers of samples in a mean, split by commas.")
+    ] = "1,2,5,10,50,all",
+    sigma: Annotated[
+        str | None,
+        typer.Option(help="Deviations of the noise, split by commas; else the file's, or 0."),
+    ] = None,
+    epsilon: Annotated[
+        str | None, typer.Option(help="Also the noise that each of these needs; with --clip.")
+    ] = None,
+    clip: Annotated[
+        float | None, typer.Option(help="The bound on a sample's norm, input and label together.")
+    ] = None,
+    average: Annotated[
+        int, typer.Option(help="How many means the server averages, where it does.")
+    ] = 4,
+    wait: Annotated[
+        float, typer.Option(help="The share of clients that wait for each other, where they do.")
+    ] = 0.25,
+    delta: Delta = 1e-5,
+    seed: Seed = None,
+    seeds: Seeds = 1,
+    settings: Set = None,
+    data: Data = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with pictures there.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
-    """`fedmix audit`."""
+    """Attack what clients exchange: who was in it, what it shows, whose it is, and what a refresh
+    gives away.
+    """
+    from fedmix.cli.output import check_outputs
+    from fedmix.experiment.sweep import experiments
+    from fedmix.privacy import audit as attacks
     from fedmix.privacy.audit import show
+    from fedmix.privacy.audit.grid import steps
+    from fedmix.runs.progress import console, counting, tell_written
 
+    settings = settings or []
     check_outputs(html)
     _refuse_varied(settings)
     chosen = experiments(what, [None], None, seed, seeds, settings)
-    by_seed, base = {e.seed: e for e in chosen}, _base(chosen, seeds, clip)
-    grid = Grid(
-        base,
-        _sizes(sizes),
-        _noises(sigma, epsilon) or [Noise(base.noise)],
-        average,
-        wait,
-        delta=delta,
-    )
+    by_seed, base = {e.seed: e for e in chosen}, _common_exchange(chosen, seeds, clip)
+    noises = _noises(sigma, epsilon) or [attacks.Noise(base.noise)]
+    grid = attacks.Grid(base, _sizes(sizes), noises, average, wait, delta=delta)
     if base.clip is None and any(noise.is_epsilon for noise in grid.noises):
         raise BadInput(
             "--epsilon needs a bound on samples, for without one no noise gives a guarantee; give "
@@ -71,14 +96,16 @@ def attack(
     cells: list[Cell] = []
     with counting(steps(seeds, grid), quiet or as_json) as listen:
         try:
-            cells.extend(audit(lambda s: by_seed[s].build_data(root), list(by_seed), grid, listen))
+            cells.extend(
+                attacks.audit(lambda s: by_seed[s].build_data(data), list(by_seed), grid, listen)
+            )
         except KeyboardInterrupt:
             if cells and not as_json:
                 console(sys.stdout).print(show.terminal(cells, grid))
             raise Interrupted(
                 "stopped; this is what was found so far, and no file was written"
             ) from None
-    words = {
+    options = {
         "m": sizes,
         "sigma": sigma,
         "epsilon": epsilon,
@@ -86,14 +113,10 @@ def attack(
         "average": average,
         "wait": wait,
         "delta": delta,
+        "seed": seed,
+        "seeds": seeds,
     }
-    about = _about(
-        what,
-        words | {"seed": seed, "seeds": seeds},
-        settings,
-        chosen[0].build_data(root),
-        list(by_seed),
-    )
+    about = _about(what, options, settings, chosen[0].build_data(data), list(by_seed))
     if as_json:
         print(show.as_json(cells, grid, about), end="")
     else:
@@ -106,15 +129,17 @@ def attack(
 
 
 def _refuse_varied(settings: Sequence[str]) -> None:
-    """Refuse settings that would not be heard, for the audit tries values of its own."""
+    """Refuse settings that the audit would replace by values of its own."""
     for setting in settings:
         name = setting.partition("=")[0].strip()
         if option := VARIED.get(name):
             raise BadInput(f"--set {name}: an audit varies it; use {option}")
 
 
-def _base(chosen: Sequence[Experiment], seeds: int, clip: float | None) -> Exchange:
-    """The exchange that these experiments, a seed each, have in common, if it can be attacked."""
+def _common_exchange(chosen: Sequence["Experiment"], seeds: int, clip: float | None) -> "Exchange":
+    """Return the exchange of these experiments, which differ in their seeds only; refuse one that
+    these attacks do not fit.
+    """
     name, how = chosen[0].data.name, chosen[0].build_exchange()
     if len(chosen) != seeds or how is None:
         raise BadInput(
@@ -133,13 +158,18 @@ def _base(chosen: Sequence[Experiment], seeds: int, clip: float | None) -> Excha
     return how if clip is None else replace(how, clip=clip)
 
 
-def _sizes(text: str) -> list[GroupSize]:
-    """`1,10,0.5,all` as numbers of samples, fractions and "all"."""
+def _sizes(text: str) -> "list[GroupSize]":
+    """Parse `1,10,0.5,all` into numbers of samples, fractions and "all"."""
+    from fedmix.exchange.settings import Exchange
+
     return list(dict.fromkeys(Exchange(m=group_size(word)).m for word in _words("--m", text)))
 
 
-def _noises(sigma: str | None, epsilon: str | None) -> list[Noise]:
-    """Every σ, then as much noise as every ε needs."""
+def _noises(sigma: str | None, epsilon: str | None) -> "list[Noise]":
+    """Parse --sigma into noises, then --epsilon into the noises that each ε needs."""
+    from fedmix.exchange.settings import Exchange
+    from fedmix.privacy.audit import Noise
+
     found: list[Noise] = []
     for option, text, is_epsilon in (("--sigma", sigma, False), ("--epsilon", epsilon, True)):
         for word in _words(option, text) if text is not None else []:
@@ -150,7 +180,7 @@ def _noises(sigma: str | None, epsilon: str | None) -> list[Noise]:
                     f"{option} {word!r} is no number; give numbers, such as 0.1,0.3"
                 ) from None
             if not is_epsilon:
-                Exchange(noise=found[-1].amount)
+                Exchange(noise=found[-1].amount)  # raises if it is negative or not finite
     return list(dict.fromkeys(found))
 
 
@@ -164,18 +194,22 @@ def _about(
     what: str,
     options: dict[str, Any],
     settings: Sequence[str],
-    data: FederatedData,
+    data: "FederatedData",
     seeds: Sequence[int],
 ) -> dict[str, Any]:
-    """What was audited, the command that does it again, and versions; no paths but the one that was
-    named.
+    """Return what was audited, the command that repeats it, and versions.
+
+    It holds no path but `what`, since results are meant to be shown.
     """
+    import torch
+
+    from fedmix.runs.environment import environment
+
     words = ["fedmix", "audit", what]
     for option, value in options.items():
         words += [f"--{option}", str(value)] if value is not None else []
-    known = environment(
-        torch.device("cpu"), shlex.join([*words, *(w for s in settings for w in ("--set", s))])
-    )
+    command = shlex.join([*words, *(w for s in settings for w in ("--set", s))])
+    known = environment(torch.device("cpu"), command)
     return {
         "data": data.name,
         "clients": len(data.clients),

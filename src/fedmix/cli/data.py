@@ -1,0 +1,85 @@
+"""`fedmix data list`, `fetch` and `show`."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from fedmix.cli.options import Data, Json, Seed, Set, What
+from fedmix.core.errors import BadInput
+
+CLIENTS = 20  # that `show` prints one by one
+ABOUT = {
+    "digits": "1,797 8x8 images, 10 classes; comes with scikit-learn",
+    "diabetes": "442 patients, a regression; comes with scikit-learn",
+    "cifar10": "60,000 32x32 images, 10 classes; 130 MB from the hub",
+    "cifar100": "60,000 32x32 images, 100 classes; 130 MB from the hub",
+    "femnist": "handwritten characters by writer, 62 classes, from the hub",
+    "shakespeare": "next-character prediction by speaking role, from the hub",
+}
+
+app = typer.Typer(help="The data sets: what there is, fetch it, look at it.", no_args_is_help=True)
+
+
+@app.command("list", epilog="Example:  fedmix data list")
+def list_(as_json: Json = False) -> None:
+    """The data sets and where they come from."""
+    if as_json:
+        print(json.dumps(ABOUT, indent=1))
+        return
+    from fedmix.runs.progress import console
+
+    for name, about in ABOUT.items():
+        console(sys.stdout).print(f"{name:12} {about}")
+
+
+@app.command(epilog="Example:  fedmix data fetch cifar10 femnist")
+def fetch(
+    names: Annotated[list[str], typer.Argument(help="Data sets.")], data: Data = None
+) -> None:
+    """Download and decode data sets now, so that runs start at once."""
+    from fedmix.experiment.spec import DATA, load_data
+    from fedmix.runs.progress import console
+
+    unknown = [n for n in names if n not in DATA]
+    if unknown:
+        raise BadInput(f"data {unknown[0]!r} is unknown; choose among {', '.join(DATA)}")
+    for name in names:
+        loaded = load_data(name, data)
+        console(sys.stdout).print(
+            f"{name}: {len(loaded.x)} training and {len(loaded.test_x)} test samples"
+        )
+
+
+@app.command(epilog="Example:  fedmix data show digits --set data.partition=iid")
+def show(
+    what: What = "digits",
+    seed: Seed = None,
+    settings: Set = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """How a preset's data is dealt out: sizes and classes of its clients."""
+    from fedmix.experiment.sweep import only_experiment
+    from fedmix.runs.progress import console
+
+    algorithm = None if what.endswith(".toml") else "fedavg"
+    federated = only_experiment(what, algorithm, None, seed, settings or []).build_data(data)
+    sizes, by_class = federated.clients.sizes, federated.class_counts()
+    counts = [] if by_class is None else by_class.tolist()
+    if as_json:
+        print(json.dumps({"clients": len(sizes), "sizes": sizes.tolist(), "counts": counts}))
+        return
+    out = console(sys.stdout)
+    spread = f"{sizes.min()} to {sizes.max()} samples (mean {sizes.mean():.1f})"
+    out.print(
+        f"{federated.name}: {len(sizes)} clients, {spread}, {len(federated.test_x)} test samples"
+    )
+    for k, count in enumerate(counts[:CLIENTS]):
+        held = ", ".join(f"{c}: {n}" for c, n in enumerate(count) if n)
+        out.print(
+            f"  client {k:3}  {sizes[k]:5} samples   {held}", overflow="ellipsis", no_wrap=True
+        )
+    if len(counts) > CLIENTS:
+        out.print(f"  ... and {len(counts) - CLIENTS} more")

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedmix.cli.options import (
-    Data,
-    Delta,
-    Json,
-    Quiet,
-    Seed,
-    Seeds,
-    Set,
-    What,
-    group_size,
-    listed,
-)
+from fedmix.cli import options
 from fedmix.core.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
@@ -42,7 +31,7 @@ app = typer.Typer()
 
 @app.command(epilog="Example:  fedmix audit digits --sigma 0,0.3 --seeds 10 --html audit.html")
 def audit(
-    what: What = "digits",
+    what: options.What = "digits",
     sizes: Annotated[
         str, typer.Option("--m", help="Numbers of samples in a mean, split by commas.")
     ] = "1,2,5,10,50,all",
@@ -62,14 +51,14 @@ def audit(
     wait: Annotated[
         float, typer.Option(help="The share of clients that wait for each other, where they do.")
     ] = 0.25,
-    delta: Delta = 1e-5,
-    seed: Seed = None,
-    seeds: Seeds = 1,
-    settings: Set = None,
-    data: Data = None,
+    delta: options.Delta = 1e-5,
+    seed: options.Seed = None,
+    seeds: options.Seeds = 1,
+    settings: options.Set = None,
+    data: options.Data = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures there.")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
     """Attack what clients exchange: who was in it, what it shows, whose it is, and what a refresh
     gives away.
@@ -105,7 +94,7 @@ def audit(
             raise Interrupted(
                 "stopped; this is what was found so far, and no file was written"
             ) from None
-    options = {
+    given = {
         "m": sizes,
         "sigma": sigma,
         "epsilon": epsilon,
@@ -116,7 +105,7 @@ def audit(
         "seed": seed,
         "seeds": seeds,
     }
-    about = _about(what, options, settings, chosen[0].build_data(data), list(by_seed))
+    about = _about(what, given, settings, chosen[0].build_data(data), list(by_seed))
     if as_json:
         print(show.as_json(cells, grid, about), end="")
     else:
@@ -162,7 +151,9 @@ def _sizes(text: str) -> "list[GroupSize]":
     """Parse `1,10,0.5,all` into numbers of samples, fractions and "all"."""
     from fedmix.exchange.settings import Exchange
 
-    return list(dict.fromkeys(Exchange(m=group_size(word)).m for word in _words("--m", text)))
+    return list(
+        dict.fromkeys(Exchange(m=options.group_size(word)).m for word in _words("--m", text))
+    )
 
 
 def _noises(sigma: str | None, epsilon: str | None) -> "list[Noise]":
@@ -185,14 +176,14 @@ def _noises(sigma: str | None, epsilon: str | None) -> "list[Noise]":
 
 
 def _words(option: str, text: str) -> list[str]:
-    if not (words := listed(text)):
+    if not (words := options.listed(text)):
         raise BadInput(f"{option} is empty; give at least one value")
     return words
 
 
 def _about(
     what: str,
-    options: dict[str, Any],
+    given: dict[str, Any],
     settings: Sequence[str],
     data: "FederatedData",
     seeds: Sequence[int],
@@ -206,7 +197,7 @@ def _about(
     from fedmix.runs.environment import environment
 
     words = ["fedmix", "audit", what]
-    for option, value in options.items():
+    for option, value in given.items():
         words += [f"--{option}", str(value)] if value is not None else []
     command = shlex.join([*words, *(w for s in settings for w in ("--set", s))])
     known = environment(torch.device("cpu"), command)

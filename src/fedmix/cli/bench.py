@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmix.cli.options import Algorithms, Quiet, listed
+from fedmix.cli import options
 from fedmix.core.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def steps(
     workloads: Annotated[
         str, typer.Option(help="digits, lenet, vgg, charlstm, split by commas, or all.")
     ] = "digits,lenet",
-    algorithms: Algorithms = "fedavg,fedmix",
+    algorithms: options.Algorithms = "fedavg,fedmix",
     variants: Annotated[
         str, typer.Option(help="Which to compare, split by commas.")
     ] = "plain,sequential,vectorised,compiled,processes",
@@ -60,7 +60,7 @@ def steps(
         str, typer.Option(help="How a GPU multiplies: tf32, float32 or bf16, for all variants.")
     ] = "tf32",
     json_file: JsonFile = None,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Time one local step of all clients: the plain PyTorch loop, both engines, compiled, and on
     several processes.
@@ -117,7 +117,7 @@ def scale(
     axes: Annotated[
         str, typer.Option(help="What grows, split by commas.")
     ] = "clients,population,steps,width",
-    algorithms: Algorithms = "fedavg,fedmix",
+    algorithms: options.Algorithms = "fedavg,fedmix",
     device: Device = "cpu",
     repeats: Annotated[int, typer.Option(help="Timed rounds at each point.")] = 3,
     limit: Annotated[
@@ -127,7 +127,7 @@ def scale(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the curves there, as .svg or .png.")
     ] = None,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Time a round, and its memory, as one thing at a time grows: clients per round, clients in
     all, steps, model size.
@@ -203,7 +203,7 @@ def show(
 
 def _among(option: str, text: str, known: Iterable[str]) -> list[str]:
     """Split names at commas, and refuse those that are not known."""
-    names = listed(text)
+    names = options.listed(text)
     wrong = [name for name in names if name not in known]
     if wrong or not names:
         raise BadInput(
@@ -216,7 +216,7 @@ def _known_algorithms(text: str) -> list[str]:
     """Split names of algorithms at commas, and refuse those that the presets do not know."""
     from fedmix.experiment.presets import experiment
 
-    names = listed(text)
+    names = options.listed(text)
     if not names:
         raise BadInput("--algorithms is empty; give at least one, such as fedmix")
     for name in names:
@@ -245,10 +245,10 @@ def _possible(variants: Sequence[str], algorithm: str, device: str) -> list[str]
     return possible
 
 
-def _command(name: str, **options: object) -> str:
+def _command(name: str, **given: object) -> str:
     """Return the command that repeats a measurement, without the files that it wrote."""
     words = ["fedmix", "bench", name]
-    for option, value in options.items():
+    for option, value in given.items():
         if value is not None and value is not False:
             words += [f"--{option}"] if value is True else [f"--{option}", str(value)]
     return shlex.join(words)

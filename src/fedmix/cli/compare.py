@@ -4,27 +4,7 @@ from pathlib import Path
 
 import typer
 
-from fedmix.cli.options import (
-    Algorithms,
-    Board,
-    Curves,
-    Data,
-    Device,
-    Engine,
-    Jobs,
-    Json,
-    Out,
-    Processes,
-    Quiet,
-    Report,
-    Results,
-    Rounds,
-    Seed,
-    Seeds,
-    Set,
-    What,
-    listed,
-)
+from fedmix.cli import options
 
 app = typer.Typer()
 
@@ -34,25 +14,25 @@ app = typer.Typer()
     "--png curves.png"
 )
 def compare(
-    what: What = "digits",
-    algorithms: Algorithms = "fedavg,naivemix,fedmix",
-    rounds: Rounds = None,
-    seed: Seed = None,
-    seeds: Seeds = 3,
-    settings: Set = None,
-    engine: Engine = None,
-    device: Device = None,
-    processes: Processes = None,
-    data: Data = None,
-    out: Out = Path("runs"),
-    png: Curves = None,
-    svg: Curves = None,
-    csv: Results = None,
-    html: Report = None,
-    jobs: Jobs = 1,
-    tensorboard: Board = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    what: options.What = "digits",
+    algorithms: options.Algorithms = "fedavg,naivemix,fedmix",
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    seeds: options.Seeds = 3,
+    settings: options.Set = None,
+    engine: options.Engine = None,
+    device: options.Device = None,
+    processes: options.Processes = None,
+    data: options.Data = None,
+    out: options.Out = Path("runs"),
+    png: options.Curves = None,
+    svg: options.Curves = None,
+    csv: options.Results = None,
+    html: options.Report = None,
+    jobs: options.Jobs = 1,
+    tensorboard: options.Board = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train several algorithms on the same clients, batches and seeds, and show one table."""
     from fedmix.cli.output import check_outputs, run_all, write_reports
@@ -60,7 +40,7 @@ def compare(
     from fedmix.runs.execute import runs_in
 
     check_outputs(csv, html, png=png, svg=svg)
-    names = listed(algorithms)
+    names = options.listed(algorithms)
     chosen = experiments(
         what, names, rounds, seed, seeds, settings or [], engine, device, processes
     )

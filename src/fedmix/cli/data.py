@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedmix.cli.options import Data, Json, Seed, Set, What
+from fedmix.cli import options
 from fedmix.core.errors import BadInput
 
 CLIENTS = 20  # that `show` prints one by one
@@ -23,7 +23,7 @@ app = typer.Typer(help="The data sets: what there is, fetch it, look at it.", no
 
 
 @app.command("list", epilog="Example:  fedmix data list")
-def list_(as_json: Json = False) -> None:
+def list_(as_json: options.Json = False) -> None:
     """The data sets and where they come from."""
     if as_json:
         print(json.dumps(ABOUT, indent=1))
@@ -36,7 +36,7 @@ def list_(as_json: Json = False) -> None:
 
 @app.command(epilog="Example:  fedmix data fetch cifar10 femnist")
 def fetch(
-    names: Annotated[list[str], typer.Argument(help="Data sets.")], data: Data = None
+    names: Annotated[list[str], typer.Argument(help="Data sets.")], data: options.Data = None
 ) -> None:
     """Download and decode data sets now, so that runs start at once."""
     from fedmix.experiment.spec import DATA, load_data
@@ -54,11 +54,11 @@ def fetch(
 
 @app.command(epilog="Example:  fedmix data show digits --set data.partition=iid")
 def show(
-    what: What = "digits",
-    seed: Seed = None,
-    settings: Set = None,
-    data: Data = None,
-    as_json: Json = False,
+    what: options.What = "digits",
+    seed: options.Seed = None,
+    settings: options.Set = None,
+    data: options.Data = None,
+    as_json: options.Json = False,
 ) -> None:
     """How a preset's data is dealt out: sizes and classes of its clients."""
     from fedmix.experiment.sweep import only_experiment

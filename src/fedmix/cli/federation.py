@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedmix.cli.options import Quiet, Rounds, command_line
+from fedmix.cli import options
 from fedmix.core.errors import BadInput, FedmixError, Interrupted
 from fedmix.core.signals import heard
 
@@ -40,7 +40,7 @@ def run(
     algorithm: Annotated[
         str | None, typer.Option(help="As for fedmix run; globalmix is refused.")
     ] = None,
-    rounds: Rounds = None,
+    rounds: options.Rounds = None,
     seed: Annotated[int | None, typer.Option(help="The seed; 0, or the file's.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -61,7 +61,7 @@ def run(
     out: Annotated[Path, typer.Option(help="The folder in which the run gets a folder.")] = Path(
         "runs"
     ),
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="The result as JSON on standard output.")
     ] = False,
@@ -90,7 +90,7 @@ def run(
         "timeout": timeout,
         "out": str(out.resolve()),
         "at-once": 2 * (os.cpu_count() or 1),
-        "command": command_line(),
+        "command": options.command_line(),
         **node_config,
     }
     Settings.of(config)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedmix.cli.options import Data, Delta, Json, What, group_size
+from fedmix.cli import options
 from fedmix.core.errors import BadInput
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ app = typer.Typer()
 
 @app.command(epilog="Example:  fedmix privacy --m all --clip 4 --epsilon 1 --png means.png")
 def privacy(
-    what: What = "digits",
+    what: options.What = "digits",
     m: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +61,7 @@ def privacy(
         float | None,
         typer.Option(help="Print the least noise for this ε, instead of the ε of a noise."),
     ] = None,
-    delta: Delta = 1e-5,
+    delta: options.Delta = 1e-5,
     releases: Annotated[int, typer.Option(help="How often a client's means are sent.")] = 1,
     n: Annotated[
         int | None,
@@ -69,12 +69,12 @@ def privacy(
             "--n", help="Samples of the smallest client, of any sign, instead of a preset's data."
         ),
     ] = None,
-    data: Data = None,
+    data: options.Data = None,
     png: Annotated[
         Path | None,
         typer.Option(help="Write there what the noised means look like (.png or .svg)."),
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """How much privacy noise on the means gives, as (ε, δ), or how much noise an ε needs."""
     import numpy as np
@@ -90,7 +90,7 @@ def privacy(
         raise BadInput("--epsilon asks for the noise; leave --sigma and --label-sigma out")
     if label_clip is not None and epsilon is not None:
         label_sigma = 1.0  # `calibrated` replaces it
-    given = {"m": m and group_size(m), "clip": clip, "noise": sigma}
+    given = {"m": m and options.group_size(m), "clip": clip, "noise": sigma}
     given |= {"label_clip": label_clip, "label_noise": label_sigma}
     how = _exchange(what, {name: value for name, value in given.items() if value is not None})
     if n is not None and n < 1:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedmix.cli.options import Curves, Results
+from fedmix.cli import options
 
 app = typer.Typer()
 
@@ -16,9 +16,9 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
         "report.html"
     ),
-    png: Curves = None,
-    svg: Curves = None,
-    csv: Results = None,
+    png: options.Curves = None,
+    svg: options.Curves = None,
+    csv: options.Results = None,
 ) -> None:
     """Write one HTML page, which works offline, with curves, tables, clients, means and settings of
     these runs.

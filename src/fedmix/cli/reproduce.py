@@ -9,21 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from fedmix.cli.options import (
-    Data,
-    Device,
-    Engine,
-    Jobs,
-    Json,
-    Out,
-    Processes,
-    Quiet,
-    Report,
-    Results,
-    Rounds,
-    Seeds,
-    command_line,
-)
+from fedmix.cli import options
 from fedmix.core.errors import BadInput, Collapsed, Diverged
 
 if TYPE_CHECKING:
@@ -50,8 +36,8 @@ def reproduce(
         typer.Option(help="Only these columns, by name or by data set, such as cifar10."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The (first) seed.")] = 0,
-    seeds: Seeds = 1,
-    rounds: Rounds = None,
+    seeds: options.Seeds = 1,
+    rounds: options.Rounds = None,
     scale: Annotated[
         str, typer.Option(help="paper, or small: minutes on a laptop, and not comparable.")
     ] = "paper",
@@ -62,19 +48,19 @@ def reproduce(
         ),
     ] = None,
     score: Annotated[str, typer.Option(help="Which accuracy: last, best or last-ten.")] = "last",
-    engine: Engine = None,
-    device: Device = None,
-    processes: Processes = None,
-    data: Data = None,
-    out: Out = Path("runs"),
-    jobs: Jobs = 1,
+    engine: options.Engine = None,
+    device: options.Device = None,
+    processes: options.Processes = None,
+    data: options.Data = None,
+    out: options.Out = Path("runs"),
+    jobs: options.Jobs = 1,
     run: Annotated[
         bool,
         typer.Option("--run/--no-run", help="Run what is missing, or show only what is there."),
     ] = True,
-    html: Report = None,
+    html: options.Report = None,
     png: Annotated[Path | None, typer.Option(help="Write the chart there (.png or .svg).")] = None,
-    markdown: Results = None,
+    markdown: options.Results = None,
     listing: Annotated[
         bool,
         typer.Option(
@@ -82,8 +68,8 @@ def reproduce(
             help="The tables, or the one given, their runs and about how long they take here.",
         ),
     ] = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
     """Run a table of the paper, and show ours beside its numbers.
 
@@ -220,7 +206,7 @@ def _run_missing(
 
     failures = []
     todo = runs_in(out, [e for e in study.experiments() if outcome(e, out).fate is None])
-    for run, result in run_each(todo, root, command=command_line(), quiet=quiet, jobs=jobs):
+    for run, result in run_each(todo, root, command=options.command_line(), quiet=quiet, jobs=jobs):
         if not isinstance(result, Exception):
             if study.table.after:
                 study.table.after(run, root)

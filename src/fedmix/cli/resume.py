@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedmix.cli.options import Board, Data, Jobs, Json, Processes, Quiet, Rounds
+from fedmix.cli import options
 
 app = typer.Typer()
 
@@ -14,13 +14,13 @@ app = typer.Typer()
 @app.command(epilog="Example:  fedmix resume runs/digits-fedmix-s0-1a2b3c4d5e")
 def resume(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs that were stopped.")],
-    rounds: Rounds = None,
-    processes: Processes = None,
-    data: Data = None,
-    jobs: Jobs = 1,
-    tensorboard: Board = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    rounds: options.Rounds = None,
+    processes: options.Processes = None,
+    data: options.Data = None,
+    jobs: options.Jobs = 1,
+    tensorboard: options.Board = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
     """Go on with runs that were stopped or killed, or add rounds to finished ones."""
     from fedmix.cli.output import run_all

@@ -4,23 +4,7 @@ from pathlib import Path
 
 import typer
 
-from fedmix.cli.options import (
-    Algorithm,
-    Board,
-    Data,
-    Device,
-    Engine,
-    Jobs,
-    Json,
-    Out,
-    Processes,
-    Quiet,
-    Rounds,
-    Seed,
-    Seeds,
-    Set,
-    What,
-)
+from fedmix.cli import options
 
 app = typer.Typer()
 
@@ -30,21 +14,21 @@ app = typer.Typer()
     "--seeds 3 --device cuda"
 )
 def run(
-    what: What = "digits",
-    algorithm: Algorithm = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    seeds: Seeds = 1,
-    settings: Set = None,
-    engine: Engine = None,
-    device: Device = None,
-    processes: Processes = None,
-    data: Data = None,
-    out: Out = Path("runs"),
-    jobs: Jobs = 1,
-    tensorboard: Board = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    what: options.What = "digits",
+    algorithm: options.Algorithm = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    seeds: options.Seeds = 1,
+    settings: options.Set = None,
+    engine: options.Engine = None,
+    device: options.Device = None,
+    processes: options.Processes = None,
+    data: options.Data = None,
+    out: options.Out = Path("runs"),
+    jobs: options.Jobs = 1,
+    tensorboard: options.Board = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train. One run, or a sweep over seeds and settings; runs that are done are not run again."""
     from fedmix.cli.output import run_all

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedmix.data import FederatedData
-    from fedmix.exchange import Exchange, Guarantee
-    from fedmix.privacy.accounting import Level, Neighbours
+    from fedmix.exchange import Exchange
+    from fedmix.privacy.accounting import Guarantee, Level, Neighbours
 
 SHOWN = 6  # pictures in a row
 SHADES = " ░▒▓█"
@@ -80,9 +80,8 @@ def privacy(
     import numpy as np
 
     from fedmix.cli.output import check_outputs
-    from fedmix.exchange import calibrated, guarantee, sensitivity
     from fedmix.experiment.sweep import only_experiment
-    from fedmix.privacy.accounting import nonnegative
+    from fedmix.privacy.accounting import calibrated, guarantee, nonnegative, sensitivity
     from fedmix.runs.progress import tell_written
 
     check_outputs(pictures=(png,))

@@ -15,9 +15,9 @@ import pytest
 
 from fedmix import BadInput, __version__
 from fedmix.cli.app import main
-from fedmix.cli.commands import experiments
 from fedmix.core.errors import FedmixWarning
 from fedmix.experiment.presets import experiment
+from fedmix.experiment.sweep import experiments
 
 SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
 

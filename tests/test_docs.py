@@ -14,7 +14,7 @@ from click import Command, Context, Group
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from fedmix.cli import commands, reproduce
+from fedmix.cli import output, reproduce
 from fedmix.cli.app import app
 from fedmix.experiment.spec import settings
 from fedmix.paper import TABLES
@@ -131,7 +131,7 @@ def test_commands_parse(line: str) -> None:
 def test_commands_of_tables_are_valid(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything up to the training."""
     asked: list[Study] = []
-    monkeypatch.setattr(reproduce, "reproduce", lambda study, *_, **__: asked.append(study))
+    monkeypatch.setattr(reproduce, "_reproduce", lambda study, *_, **__: asked.append(study))
     assert CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).exit_code == 0
     assert asked[0].experiments()
 
@@ -153,7 +153,7 @@ def test_commands_on_large_data_are_valid(line: str, monkeypatch: pytest.MonkeyP
         asked.extend(todo)
         return []
 
-    monkeypatch.setattr(commands, "run_all", note)
+    monkeypatch.setattr(output, "run_all", note)
     assert CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).exit_code == 0
     assert asked
 

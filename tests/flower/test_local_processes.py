@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmix import FedmixError
-from fedmix.cli import federating
+from fedmix.cli import federation
 from fedmix.flower.processes import Link
 
 LISTEN = "import http.server; http.server.HTTPServer(('127.0.0.1', {port}), None).serve_forever()"
@@ -73,7 +73,4 @@ def test_only_a_federation_that_has_not_begun_ends_with_a_node(
 
     monkeypatch.setattr("fedmix.flower.processes.Link", Acted)
     with pytest.raises(FedmixError, match=said):
-        federating.run(
-            "digits", 5, None, 2, None, [], tmp_path, None,
-            min_share=0.5, timeout=600.0, tls=False, policy=None, quiet=True, as_json=False,
-        )  # fmt: skip
+        federation.run("digits", nodes=5, rounds=2, out=tmp_path, quiet=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmix.cli.federating import _stopping
+from fedmix.cli.federation import _stop_on_signals
 from fedmix.flower.processes import Link
 
 
@@ -22,11 +22,11 @@ class Disturbed(Exception):
 def test_being_asked_to_end_is_as_ctrl_c(number: signal.Signals) -> None:
     before = signal.signal(number, nothing)  # so that a handler that is missing ends no test run
     try:
-        with pytest.raises(KeyboardInterrupt), _stopping():
+        with pytest.raises(KeyboardInterrupt), _stop_on_signals():
             signal.raise_signal(number)
         assert signal.getsignal(number) is nothing
         signal.signal(number, signal.SIG_IGN)  # as nohup does
-        with _stopping():
+        with _stop_on_signals():
             signal.raise_signal(number)
     finally:
         signal.signal(number, before)

@@ -17,7 +17,6 @@ from torch import nn
 
 from fedmix import Exchange, Federation, FedMix, Training
 from fedmix.bench.results import markdown, read_steps
-from fedmix.cli.commands import parsed
 from fedmix.core.errors import BadInput, FedmixError
 from fedmix.data import from_arrays
 from fedmix.data.images import save_images
@@ -25,6 +24,7 @@ from fedmix.data.natural import save_owners
 from fedmix.exchange import Means
 from fedmix.experiment.presets import experiment
 from fedmix.experiment.spec import Experiment
+from fedmix.experiment.sweep import parse_setting
 from fedmix.flower.ledger import Ledger
 from fedmix.flower.policy import Policy
 from fedmix.report import load_runs, table
@@ -64,7 +64,7 @@ def toml(data: bytes) -> None:
 def setting(data: bytes) -> None:
     """A --set of the command line."""
     base = experiment("digits")
-    for path, value in parsed(data.decode("utf-8", "replace")):
+    for path, value in parse_setting(data.decode("utf-8", "replace")):
         base.with_settings({path: value})
 
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedmix.cli.commands import run_each
 from fedmix.core.errors import BadInput, Collapsed, DataError, Diverged
 from fedmix.experiment.presets import experiment
 from fedmix.experiment.spec import Experiment
 from fedmix.runs import progress
+from fedmix.runs.execute import run_each
 from fedmix.runs.jobs import _environment
 from fedmix.runs.progress import Progress
 from fedmix.runs.run import Run
@@ -127,7 +127,9 @@ def test_each_outcome_arrives(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     runs = [Run(spec, tmp_path / name) for name, spec in wanted.items()]
     found = {
         run.folder.name: outcome
-        for run, outcome in run_each(runs, tmp_path / "nowhere", quiet=False, jobs=2)
+        for run, outcome in run_each(
+            runs, tmp_path / "nowhere", command="fedmix run", quiet=False, jobs=2
+        )
     }
     *unreadable, good, diverged, collapsed, refused = (found[name] for name in wanted)
     assert all(

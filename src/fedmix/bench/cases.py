@@ -9,8 +9,8 @@ import numpy as np
 from torch import nn
 
 from fedmix import models
-from fedmix.bench.machine import cores
 from fedmix.bench.plain import Plain, PlainCharLSTM
+from fedmix.core.devices import cores
 from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.data.cifar import CIFAR10

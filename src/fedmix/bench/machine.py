@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fedmix.core.devices import cores
 from fedmix.runs.environment import cpu, environment
 
 
@@ -31,13 +32,6 @@ def about(device: torch.device, command: str) -> dict[str, Any]:
         "machine": machine,
         "versions": versions,
     }
-
-
-def cores() -> int:
-    """Number of CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _version(package: str) -> str | None:

@@ -19,8 +19,8 @@ import torch
 from torch import _inductor as inductor
 
 from fedmix.bench.cases import Size, Workload, federation
-from fedmix.bench.machine import cores
 from fedmix.bench.results import Record, with_speedups
+from fedmix.core.devices import cores
 from fedmix.core.errors import BadInput, FedmixWarning, first_line
 from fedmix.training.aggregation import Updates
 from fedmix.training.batches import Resident

@@ -1,13 +1,10 @@
-"""The command line.
-
-Only typer is imported at first; torch and the rest wait until a command needs them.
-"""
+"""The command line: `app.py` makes it, and every command has a file named after it."""
 
 import sys
 
 
 def main() -> None:
-    """The entry point, which says what to install where the command line's packages are missing."""
+    """Run the command line; say what to install if a package that it needs is missing."""
     try:
         from fedmix.cli.app import main as run
     except ModuleNotFoundError as error:

@@ -1,35 +1,41 @@
-"""The options of `fedmix bench`.
+"""`fedmix bench steps`, `scale` and `show`."""
 
-What its commands do is in `benching.py`, imported when one runs.
-"""
-
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-bench_app = typer.Typer(
+from fedmix.cli import options
+from fedmix.core.errors import BadInput, Interrupted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedmix.bench.scale import Growth
+
+app = typer.Typer(
     help="Measure fedmix on your machine, with random data in memory.",
     no_args_is_help=True,
     epilog="Example:  fedmix bench steps",
 )
 
-Algorithms = Annotated[str, typer.Option(help="Names, split by commas.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
 JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write all numbers there.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 
 
-@bench_app.command(
+@app.command(
     epilog="Example:  fedmix bench steps --workloads lenet,vgg --device cuda --json steps.json"
 )
 def steps(
     workloads: Annotated[
         str, typer.Option(help="digits, lenet, vgg, charlstm, split by commas, or all.")
     ] = "digits,lenet",
-    algorithms: Algorithms = "fedavg,fedmix",
+    algorithms: options.Algorithms = "fedavg,fedmix",
     variants: Annotated[
         str, typer.Option(help="Which to compare, split by commas.")
     ] = "plain,sequential,vectorised,compiled,processes",
@@ -54,27 +60,64 @@ def steps(
         str, typer.Option(help="How a GPU multiplies: tf32, float32 or bf16, for all variants.")
     ] = "tf32",
     json_file: JsonFile = None,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Time one local step of all clients: the plain PyTorch loop, both engines, compiled, and on
     several processes.
     """
-    from fedmix.bench.cases import Size
-    from fedmix.cli import benching
+    from fedmix.bench import results
+    from fedmix.bench.cases import VARIANTS, WORKLOADS, Size
+    from fedmix.bench.machine import about
+    from fedmix.bench.measure import Bench
+    from fedmix.cli.output import check_outputs
+    from fedmix.core.devices import device_named
     from fedmix.kernels.precision import called
+    from fedmix.runs.progress import counting, tell_written
 
     size = Size(clients, batch, local_steps, ragged, called(precision))
-    benching.steps(
-        workloads, algorithms, variants, size, device, repeats, json_file=json_file, quiet=quiet
+    check_outputs(json_file)
+    names = list(WORKLOADS) if workloads == "all" else _among("--workloads", workloads, WORKLOADS)
+    kinds, chosen = _among("--variants", variants, VARIANTS), _known_algorithms(algorithms)
+    groups = [
+        (name, algorithm, _possible(kinds, algorithm, device))
+        for name in names
+        for algorithm in chosen
+    ]
+    command = _command(
+        "steps",
+        workloads=",".join(names),
+        algorithms=",".join(chosen),
+        variants=",".join(kinds),
+        device=device,
+        repeats=repeats,
+        clients=size.clients,
+        batch=size.batch,
+        steps=size.steps,
+        ragged=size.ragged,
+        precision=size.precision,
     )
+    on = about(device_named(device), command)
+    total = sum(len(possible) * (1 + repeats) for *_, possible in groups)
+    with counting(total, quiet) as listen:
+        bench = Bench(size, device, repeats, listen)
+        try:
+            for name, algorithm, possible in groups:
+                bench.group(name, WORKLOADS[name], algorithm, possible)
+        except KeyboardInterrupt:
+            measured = results.table(bench.records) if bench.records else None
+            raise _stopped(measured, bench.notes) from None
+    _tell(results.table(bench.records), bench.notes)
+    if json_file:
+        results.written("steps", on, bench.records, bench.notes, json_file)
+    tell_written(json_file)
 
 
-@bench_app.command(epilog="Example:  fedmix bench scale --axes clients,population --plot scale.svg")
+@app.command(epilog="Example:  fedmix bench scale --axes clients,population --plot scale.svg")
 def scale(
     axes: Annotated[
         str, typer.Option(help="What grows, split by commas.")
     ] = "clients,population,steps,width",
-    algorithms: Algorithms = "fedavg,fedmix",
+    algorithms: options.Algorithms = "fedavg,fedmix",
     device: Device = "cpu",
     repeats: Annotated[int, typer.Option(help="Timed rounds at each point.")] = 3,
     limit: Annotated[
@@ -84,19 +127,50 @@ def scale(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the curves there, as .svg or .png.")
     ] = None,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Time a round, and its memory, as one thing at a time grows: clients per round, clients in
     all, steps, model size.
     """
-    from fedmix.cli import benching
+    from fedmix.bench import results
+    from fedmix.bench import scale as scaling
+    from fedmix.bench.machine import about
+    from fedmix.bench.plot import draw_growth
+    from fedmix.cli.output import check_outputs
+    from fedmix.core.devices import device_named
+    from fedmix.runs.progress import counting, tell_written
 
-    benching.scale(
-        axes, algorithms, device, repeats, limit, json_file=json_file, plot=plot, quiet=quiet
+    check_outputs(json_file, pictures=(plot,))
+    names, chosen = _among("--axes", axes, scaling.AXES), _known_algorithms(algorithms)
+    command = _command(
+        "scale",
+        axes=",".join(names),
+        algorithms=",".join(chosen),
+        device=device,
+        repeats=repeats,
+        limit=f"{limit:g}",
     )
+    on = about(device_named(device), command)
+    grown: list[Growth] = []
+    notes: list[str] = []
+    with counting(len(chosen) * sum(len(scaling.AXES[name]) for name in names), quiet) as listen:
+        try:
+            for found in scaling.sweep(names, chosen, device, repeats, limit, listen):
+                if isinstance(found, str):
+                    notes.append(found)
+                else:
+                    grown.append(found)
+        except KeyboardInterrupt:
+            raise _stopped(_growth_table(grown) if grown else None, notes) from None
+    _tell(_growth_table(grown), notes)
+    if json_file:
+        results.written("scale", on, grown, notes, json_file)
+    if plot:
+        draw_growth(grown, plot)
+    tell_written(json_file, plot)
 
 
-@bench_app.command(epilog="Example:  fedmix bench show steps.json --chart speed.svg")
+@app.command(epilog="Example:  fedmix bench show steps.json --chart speed.svg")
 def show(
     files: Annotated[
         list[Path], typer.Argument(help="Files that 'fedmix bench steps --json' wrote.")
@@ -107,6 +181,113 @@ def show(
     markdown: Annotated[bool, typer.Option("--markdown", help="The table for a page.")] = False,
 ) -> None:
     """Show measured steps again, of one or several files, as a table or a chart."""
-    from fedmix.cli import benching
+    from fedmix.bench import results
+    from fedmix.bench.plot import draw_speedups
+    from fedmix.cli.output import check_outputs
+    from fedmix.runs.progress import tell_written
 
-    benching.show(files, chart, markdown)
+    check_outputs(pictures=(chart,))
+    records = [record for path in files for record in results.read_steps(path)]
+    if not records:
+        raise BadInput(
+            "these files hold no records; give files that 'fedmix bench steps --json' wrote"
+        )
+    if chart:
+        draw_speedups(records, chart)
+        tell_written(chart)
+    if markdown:
+        print(results.markdown(records))
+    else:
+        _tell(results.table(records), [])
+
+
+def _among(option: str, text: str, known: Iterable[str]) -> list[str]:
+    """Split names at commas, and refuse those that are not known."""
+    names = options.listed(text)
+    wrong = [name for name in names if name not in known]
+    if wrong or not names:
+        raise BadInput(
+            f"{option} {wrong[0] if wrong else text!r} is unknown; choose among {', '.join(known)}"
+        )
+    return names
+
+
+def _known_algorithms(text: str) -> list[str]:
+    """Split names of algorithms at commas, and refuse those that the presets do not know."""
+    from fedmix.experiment.presets import experiment
+
+    names = options.listed(text)
+    if not names:
+        raise BadInput("--algorithms is empty; give at least one, such as fedmix")
+    for name in names:
+        experiment("digits", name)
+    return names
+
+
+def _possible(variants: Sequence[str], algorithm: str, device: str) -> list[str]:
+    """Return the variants that exist for an algorithm and a device: the plain loop has only some
+    algorithms, and several processes need a CPU.
+    """
+    from fedmix.bench.plain import KNOWN
+
+    possible = [
+        v
+        for v in variants
+        if (v != "plain" or algorithm in KNOWN) and (v != "processes" or device == "cpu")
+    ]
+    if not possible:
+        why = (
+            f"the plain loop knows {', '.join(KNOWN)}, and not {algorithm}"
+            if "plain" in variants
+            else "processes need a CPU"
+        )
+        raise BadInput(f"{why}; choose other variants")
+    return possible
+
+
+def _command(name: str, **given: object) -> str:
+    """Return the command that repeats a measurement, without the files that it wrote."""
+    words = ["fedmix", "bench", name]
+    for option, value in given.items():
+        if value is not None and value is not False:
+            words += [f"--{option}"] if value is True else [f"--{option}", str(value)]
+    return shlex.join(words)
+
+
+def _tell(table: "Table | None", notes: Sequence[str]) -> None:
+    """Print a table and the notes on it."""
+    from fedmix.runs.progress import console
+
+    out = console(sys.stdout)
+    if table is not None:
+        out.print(table)
+    for note in notes:
+        out.print(note, soft_wrap=True)
+
+
+def _stopped(table: "Table | None", notes: Sequence[str]) -> Interrupted:
+    """Print what was measured before Ctrl-C, and return the error to raise."""
+    _tell(table, notes)
+    what = "nothing was measured yet" if table is None else "this is what was measured so far"
+    return Interrupted(f"stopped; {what}, and no file was written")
+
+
+def _growth_table(grown: Sequence["Growth"]) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from fedmix.bench.scale import TITLES
+
+    table = Table("", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for header in ("seconds", "range", "before", "MiB"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for i, g in enumerate(grown):
+        if i == 0 or (grown[i - 1].axis, grown[i - 1].algorithm) != (g.axis, g.algorithm):
+            table.add_section()
+            table.add_row(Text(f"{g.algorithm}, {TITLES[g.axis]}", style="bold"))
+        spread = f"{g.low:.3f}–{g.high:.3f}"
+        table.add_row(
+            f"  {g.value:,}", f"{g.seconds:.3f}", spread, f"{g.setup_s:.1f} s", f"{g.peak_mib:.0f}"
+        )
+    return table

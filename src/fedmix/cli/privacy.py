@@ -1,4 +1,4 @@
-"""What `fedmix privacy` does: ε of noise, noise for ε, and what the means then look like."""
+"""`fedmix privacy`: the ε of a noise, the noise for an ε, and what the noised means look like."""
 
 import json
 import math
@@ -6,76 +6,106 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-from torch import Tensor
+import typer
 
-from fedmix.cli.commands import only_experiment
+from fedmix.cli import options
 from fedmix.core.errors import BadInput
-from fedmix.data import FederatedData
-from fedmix.data.transforms import Images
-from fedmix.exchange import Exchange, MeanExchange
-from fedmix.experiment.spec import Experiment
-from fedmix.privacy import Guarantee, calibrated, guarantee, sensitivity
-from fedmix.privacy.accounting import Level, Neighbours, nonnegative, upwards
-from fedmix.report.files import write_figure
-from fedmix.runs.progress import console, tell_written
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedmix.data import FederatedData
+    from fedmix.exchange import Exchange
+    from fedmix.privacy.accounting import Guarantee, Level, Neighbours
 
 SHOWN = 6  # pictures in a row
 SHADES = " ░▒▓█"
 LINES = 10  # of a picture on a terminal, at most
-GAP = 3  # between two of them
-KINDS: tuple[tuple[str, Neighbours, Level], ...] = (
+GAP = 3  # columns between two of them
+KINDS: tuple[tuple[str, "Neighbours", "Level"], ...] = (
     ("one sample replaced", "replace", "sample"),
     ("one sample added or removed", "add-remove", "sample"),
     ("one client replaced", "replace", "client"),
 )
 
-
-def exchange(what: str, given: dict[str, Any]) -> Exchange:
-    """What the options say, over what an experiment file says."""
-    asked = _experiment(what)
-    written = asked.build_exchange() if what.endswith(".toml") else None
-    if getattr(asked.objective, "layer", 0):
-        raise BadInput(
-            f"{what} exchanges means of hidden states, for which nothing is guaranteed "
-            "(docs/privacy.md)"
-        )
-    if written and written.source != "pool":
-        raise BadInput(
-            f"{what} has exchange.source={written.source!r}, which sends no means; there is "
-            "nothing to protect"
-        )
-    return replace(written or Exchange(), **given)
+app = typer.Typer()
 
 
+@app.command(
+    cls=options.Command,
+    epilog="Example:  fedmix privacy --m all --clip 4 --epsilon 1 --png means.png",
+)
 def privacy(
-    what: str,
-    how: Exchange,
-    *,
-    epsilon: float | None,
-    delta: float,
-    releases: int,
-    samples: int | None,
-    root: Path | None,
-    png: Path | None,
-    as_json: bool,
+    what: options.What = "digits",
+    m: Annotated[
+        str | None,
+        typer.Option(
+            "--m",
+            help="M_k: samples in a mean, a fraction of a client's, or all; all, or the file's.",
+        ),
+    ] = None,
+    clip: Annotated[
+        float | None,
+        typer.Option(help="The bound on the L2 norm of a sample, input and label together."),
+    ] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="The noise's deviation; 0, or the file's.")
+    ] = None,
+    label_clip: Annotated[
+        float | None,
+        typer.Option(help="A bound for labels alone; --clip is then for inputs alone."),
+    ] = None,
+    label_sigma: Annotated[
+        float | None, typer.Option(help="The deviation of the labels' own noise.")
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Print the least noise for this ε, instead of the ε of a noise."),
+    ] = None,
+    delta: options.Delta = 1e-5,
+    releases: Annotated[int, typer.Option(help="How often a client's means are sent.")] = 1,
+    n: Annotated[
+        int | None,
+        typer.Option(
+            "--n", help="Samples of the smallest client, of any sign, instead of a preset's data."
+        ),
+    ] = None,
+    data: options.Data = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(help="Write there what the noised means look like (.png or .svg)."),
+    ] = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Print the guarantees of an exchange, with the least noise for `epsilon` if one is given.
+    """How much privacy noise on the means gives, as (ε, δ), or how much noise an ε needs."""
+    import numpy as np
 
-    Groups are those of the preset's clients, or of a client with `samples` samples of any sign.
-    """
-    if samples is not None and samples < 1:
-        raise BadInput(f"--n {samples}: a client has at least 1 sample")
-    if samples is not None and png:
+    from fedmix.cli.output import check_outputs
+    from fedmix.experiment.sweep import only_experiment
+    from fedmix.privacy.accounting import calibrated, guarantee, nonnegative, sensitivity
+    from fedmix.runs.progress import tell_written
+
+    check_outputs(pictures=(png,))
+    if epsilon is not None and (sigma or label_sigma):
+        raise BadInput("--epsilon asks for the noise; leave --sigma and --label-sigma out")
+    if label_clip is not None and epsilon is not None:
+        label_sigma = 1.0  # `calibrated` replaces it
+    given = {"m": m and options.group_size(m), "clip": clip, "noise": sigma}
+    given |= {"label_clip": label_clip, "label_noise": label_sigma}
+    how = _exchange(what, {name: value for name, value in given.items() if value is not None})
+    if n is not None and n < 1:
+        raise BadInput(f"--n {n}: a client has at least 1 sample")
+    if n is not None and png:
         raise BadInput(
             "--png shows means of a preset's data, and --n is for other data; give one of them"
         )
-    data = None if samples is not None else _experiment(what).build_data(root)
-    sizes = np.array([samples]) if data is None else data.clients.sizes
+    federated = only_experiment(what, None, None, None, []).build_data(data) if n is None else None
+    sizes = np.array([n]) if federated is None else federated.clients.sizes
     how.check(sizes)
-    group, signless = how.smallest_group(sizes), data is not None and nonnegative(data)
+    group = how.smallest_group(sizes)
+    signless = federated is not None and nonnegative(federated)
     if epsilon is not None:
         how = calibrated(how, epsilon, group, delta, releases=releases, nonnegative=signless)
     moved = [
@@ -99,48 +129,74 @@ def privacy(
         print(json.dumps(_values(how, group, delta, releases, moved, found), indent=1))
     else:
         _tell(how, group, delta, releases, moved, found, epsilon is not None)
-        if data is not None and epsilon is not None:
-            _show(data, how)
-    if png and data is not None:
-        _draw(data, how, png)
+        if federated is not None and epsilon is not None:
+            _show(federated, how)
+    if png and federated is not None:
+        _draw(federated, how, png)
         tell_written(png)
 
 
-def _experiment(what: str) -> Experiment:
-    return only_experiment(what, None, None, None, [])
+def _exchange(what: str, given: dict[str, Any]) -> "Exchange":
+    """Return the exchange of an experiment file, or the default, with the given settings changed.
+
+    Raises BadInput where the file exchanges no means of samples.
+    """
+    from fedmix.exchange import Exchange
+    from fedmix.experiment.sweep import only_experiment
+
+    asked = only_experiment(what, None, None, None, [])
+    written = asked.build_exchange() if what.endswith(".toml") else None
+    if getattr(asked.objective, "layer", 0):
+        raise BadInput(
+            f"{what} exchanges means of hidden states, for which nothing is guaranteed "
+            "(docs/privacy.md)"
+        )
+    if written and written.source != "pool":
+        raise BadInput(
+            f"{what} has exchange.source={written.source!r}, which sends no means; there is "
+            "nothing to protect"
+        )
+    return replace(written or Exchange(), **given)
 
 
 def _values(
-    how: Exchange,
+    how: "Exchange",
     group: int,
     delta: float,
     releases: int,
     moved: Sequence[float],
-    found: dict[str, Guarantee],
+    found: dict[str, "Guarantee"],
 ) -> dict[str, Any]:
+    """Return settings and guarantees for --json."""
     noise, label_noise = how.noises
-    epsilons = {name: g.epsilon if g else None for name, g in found.items()}
-    reasons = {name: g.reason for name, g in found.items() if not g}
-    settings = {
+    return {
         "m": how.m,
         "clip": how.clip,
         "label_clip": how.label_clip,
         "noise": noise,
         "label_noise": label_noise,
+        "smallest_mean": group,
+        "sensitivity": moved,
+        "delta": delta,
+        "releases": releases,
+        "epsilon": {name: g.epsilon if g else None for name, g in found.items()},
+        "none": {name: g.reason for name, g in found.items() if not g},
     }
-    about = {"smallest_mean": group, "sensitivity": moved, "delta": delta, "releases": releases}
-    return settings | about | {"epsilon": epsilons, "none": reasons}
 
 
 def _tell(
-    how: Exchange,
+    how: "Exchange",
     group: int,
     delta: float,
     releases: int,
     moved: Sequence[float],
-    found: dict[str, Guarantee],
+    found: dict[str, "Guarantee"],
     asked: bool,
 ) -> None:
+    """Print the guarantees; `asked` says that an ε was asked for, and the noise is the answer."""
+    from fedmix.privacy.accounting import upwards
+    from fedmix.runs.progress import console
+
     noise, label_noise = how.noises
     bounds = f"clip {how.clip:g}" if how.clip else "no clip"
     if how.label_clip:
@@ -166,15 +222,20 @@ def _tell(
     out.print("Weights, sizes and who takes part are not covered.")
 
 
-def _released(data: FederatedData, how: Exchange) -> Tensor:
-    """The first mean of each of a few clients."""
+def _released(data: "FederatedData", how: "Exchange") -> "Tensor":
+    """Return the first mean of each of the first clients."""
+    import numpy as np
+
+    from fedmix.exchange import MeanExchange
+
     exchange = MeanExchange(replace(how, average=1), 0, len(data.clients))
     exchange.refresh(data, data.units)
     assert exchange.releases is not None
     return exchange.releases.x[np.unique(exchange.releases.owner, return_index=True)[1][:SHOWN]]
 
 
-def _both(data: FederatedData, how: Exchange) -> list[tuple[str, Any]]:
+def _pictures(data: "FederatedData", how: "Exchange") -> list[tuple[str, Any]]:
+    """Return a few means without noise and with it, each row with its title."""
     clean = replace(how, noise=0.0, label_noise=None if how.label_noise is None else 0.0)
     return [
         ("means", _released(data, clean).numpy()),
@@ -182,12 +243,17 @@ def _both(data: FederatedData, how: Exchange) -> list[tuple[str, Any]]:
     ]
 
 
-def _show(data: FederatedData, how: Exchange) -> None:
-    """Pictures in characters, the means above what is sent of them."""
+def _show(data: "FederatedData", how: "Exchange") -> None:
+    """Print the pictures as characters, the means above the noised ones."""
+    import numpy as np
+
+    from fedmix.data.transforms import Images
+    from fedmix.runs.progress import console
+
     if not isinstance(data.transform, Images):
         return
     out = console(sys.stdout)
-    for title, pictures in _both(data, how):
+    for title, pictures in _pictures(data, how):
         out.print(f"{title}:")
         grey = pictures.mean(1)
         step = max(1, math.ceil(grey.shape[-2] / LINES))
@@ -199,15 +265,21 @@ def _show(data: FederatedData, how: Exchange) -> None:
             out.print(f"  {line}", soft_wrap=True)
 
 
-def _draw(data: FederatedData, how: Exchange, path: Path) -> None:
-    """The same as a file."""
+def _draw(data: "FederatedData", how: "Exchange", path: Path) -> None:
+    """Write the pictures to a file."""
+    import numpy as np
+
+    from fedmix.data.transforms import Images
+
     if not isinstance(data.transform, Images):
         raise BadInput(f"--png: {data.name} has no pictures; leave it out")
     from matplotlib.figure import Figure
 
+    from fedmix.report.files import write_figure
+
     figure = Figure(figsize=(SHOWN, 2.6), layout="constrained")
     parts: Any = figure.subfigures(2, 1)
-    for part, (title, pictures) in zip(parts, _both(data, how), strict=True):
+    for part, (title, pictures) in zip(parts, _pictures(data, how), strict=True):
         part.suptitle(title, fontsize=9)
         for axes, picture in zip(part.subplots(1, SHOWN, squeeze=False)[0], pictures, strict=False):
             axes.imshow(

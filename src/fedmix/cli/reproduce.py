@@ -1,36 +1,119 @@
-"""What `fedmix reproduce` does."""
+"""`fedmix reproduce`."""
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from fedmix.cli.commands import parsed, run_each, runs_in, tell_failures
+import typer
+
+from fedmix.cli import options
 from fedmix.core.errors import BadInput, Collapsed, Diverged
-from fedmix.paper import TABLES, named
-from fedmix.paper.comparison import Comparison, compare
-from fedmix.paper.metrics import PROTOCOLS
-from fedmix.paper.outcome import outcome, record_failure
-from fedmix.paper.study import Scale, Study
-from fedmix.runs.progress import console, tell_written
-from fedmix.runs.run import Run
+
+if TYPE_CHECKING:
+    from fedmix.paper.comparison import Comparison
+    from fedmix.paper.study import Study
+    from fedmix.runs.run import Run
+
+app = typer.Typer()
 
 
-def asked_for(table: str | None, *, every: bool) -> Sequence[str]:
-    """The names of the tables that a command line asks for: the one given, or all where none has to
-    be.
+@app.command(
+    epilog="Example:  fedmix reproduce main --columns cifar10 --rows fedavg,naivemix,fedmix "
+    "--seeds 3 --device cuda"
+)
+def reproduce(
+    table: Annotated[
+        str | None, typer.Argument(help="A table or figure of the paper; --list shows them.")
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option(help="Only these rows, such as fedavg,fedmix.")
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Only these columns, by name or by data set, such as cifar10."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The (first) seed.")] = 0,
+    seeds: options.Seeds = 1,
+    rounds: options.Rounds = None,
+    scale: Annotated[
+        str, typer.Option(help="paper, or small: minutes on a laptop, and not comparable.")
+    ] = "paper",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting of all its experiments, by dotted path."
+        ),
+    ] = None,
+    score: Annotated[str, typer.Option(help="Which accuracy: last, best or last-ten.")] = "last",
+    engine: options.Engine = None,
+    device: options.Device = None,
+    processes: options.Processes = None,
+    data: options.Data = None,
+    out: options.Out = Path("runs"),
+    jobs: options.Jobs = 1,
+    run: Annotated[
+        bool,
+        typer.Option("--run/--no-run", help="Run what is missing, or show only what is there."),
+    ] = True,
+    html: options.Report = None,
+    png: Annotated[Path | None, typer.Option(help="Write the chart there (.png or .svg).")] = None,
+    markdown: options.Results = None,
+    listing: Annotated[
+        bool,
+        typer.Option(
+            "--list",
+            help="The tables, or the one given, their runs and about how long they take here.",
+        ),
+    ] = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Run a table of the paper, and show ours beside its numbers.
+
+    Finished runs are used again, stopped ones go on.
     """
-    if table is None and not every:
+    from fedmix.cli.output import check_outputs
+    from fedmix.paper import TABLES
+
+    if table is None and not listing:
         raise BadInput(
             f"give a table, one of {', '.join(TABLES)}; 'fedmix reproduce --list' says what they "
             "are"
         )
-    return list(TABLES) if table is None else [table]
+    fixed = {
+        "rounds": rounds,
+        "engine.name": engine,
+        "engine.device": device,
+        "engine.processes": processes,
+    }
+    studies = [
+        _study(name, rows, columns, seed, seeds, scale, settings or [], fixed)
+        for name in (list(TABLES) if table is None else [table])
+    ]
+    if listing:
+        _list_tables(studies, device or "cpu", as_json=as_json)
+        return
+    check_outputs(html, markdown, pictures=(png,))
+    [study] = studies
+    _reproduce(
+        study,
+        out,
+        data,
+        score=score,
+        run=run,
+        html=html,
+        png=png,
+        markdown=markdown,
+        quiet=quiet,
+        as_json=as_json,
+        jobs=jobs,
+    )
 
 
-def study(
+def _study(
     table: str,
     rows: str | None,
     columns: str | None,
@@ -39,15 +122,19 @@ def study(
     scale: str,
     settings: Sequence[str],
     fixed: Mapping[str, Any],
-) -> Study:
-    """What a command line asks for."""
+) -> "Study":
+    """Return a table with its rows, columns, seeds, scale and settings chosen by the options."""
+    from fedmix.experiment.sweep import parse_setting
+    from fedmix.paper import named
+    from fedmix.paper.study import Scale, Study
+
     if seeds < 1:
         raise BadInput(f"--seeds {seeds}: at least one is needed")
     if scale not in get_args(Scale):
         raise BadInput(f"--scale {scale!r} is unknown; choose paper or small")
     changes = {path: value for path, value in fixed.items() if value is not None}
     for setting in settings:
-        (path, value), *more = parsed(setting)
+        (path, value), *more = parse_setting(setting)
         if more:
             raise BadInput(
                 f"--set {path} has several values, but each cell of a table is one experiment; "
@@ -62,8 +149,8 @@ def study(
     )
 
 
-def reproduce(
-    study: Study,
+def _reproduce(
+    study: "Study",
     out: Path,
     root: Path | None,
     *,
@@ -74,9 +161,13 @@ def reproduce(
     markdown: Path | None,
     quiet: bool,
     as_json: bool,
-    jobs: int = 1,
+    jobs: int,
 ) -> None:
-    """Run what is missing, then print the table and write what was asked for."""
+    """Run what is missing, print the table, and write the files that were asked for."""
+    from fedmix.paper.metrics import PROTOCOLS
+    from fedmix.runs.execute import raise_failures
+    from fedmix.runs.progress import console
+
     if score not in PROTOCOLS:
         raise BadInput(f"--score {score!r} is unknown; choose one of {', '.join(PROTOCOLS)}")
     failures = _run_missing(study, out, root, quiet=quiet or as_json, jobs=jobs) if run else []
@@ -84,6 +175,7 @@ def reproduce(
     if failures and len(failures) == len(experiments):
         raise failures[0][1]
     from fedmix.paper import show
+    from fedmix.paper.comparison import compare
 
     comparison = compare(study, out, next(p for p in PROTOCOLS if p == score))
     begun = [
@@ -98,22 +190,29 @@ def reproduce(
     else:
         console(sys.stdout).print(show.terminal(comparison))
     _write(comparison, begun, html, png, markdown)
-    tell_failures(failures, len(experiments))
+    raise_failures(failures, len(experiments))
 
 
 def _run_missing(
-    study: Study, out: Path, root: Path | None, *, quiet: bool, jobs: int
-) -> list[tuple[Run, Exception]]:
-    """Run what is neither finished nor known to be lost; what failed in another way."""
+    study: "Study", out: Path, root: Path | None, *, quiet: bool, jobs: int
+) -> list[tuple["Run", Exception]]:
+    """Execute runs that are not finished and not known to diverge or collapse.
+
+    Runs that diverge or collapse are recorded; those that fail otherwise are returned.
+    """
+    from fedmix.paper.outcome import outcome, record_failure
+    from fedmix.runs.execute import run_each, runs_in
+    from fedmix.runs.progress import console
+
     failures = []
     todo = runs_in(out, [e for e in study.experiments() if outcome(e, out).fate is None])
-    for run, result in run_each(todo, root, quiet=quiet, jobs=jobs):
+    for run, result in run_each(todo, root, command=options.command_line(), quiet=quiet, jobs=jobs):
         if not isinstance(result, Exception):
             if study.table.after:
                 study.table.after(run, root)
         elif isinstance(result, Diverged | Collapsed):
             record_failure(run, result)
-            if quiet or jobs == 1:  # else it was said in the line that a run among others leaves
+            if quiet or jobs == 1:  # with several jobs, the run's last line has said it
                 console().print(f"{run.folder.name}: {result}", soft_wrap=True)
         else:
             failures.append((run, result))
@@ -121,15 +220,17 @@ def _run_missing(
 
 
 def _write(
-    comparison: Comparison,
+    comparison: "Comparison",
     folders: Sequence[Path],
     html: Path | None,
     png: Path | None,
     markdown: Path | None,
 ) -> None:
+    """Write the table, the chart and the page; None is not written."""
     from fedmix import report
     from fedmix.paper import picture, show
     from fedmix.report.files import write
+    from fedmix.runs.progress import tell_written
 
     if markdown:
         write(markdown, show.markdown(comparison).encode())
@@ -140,11 +241,12 @@ def _write(
     tell_written(markdown, png, html)
 
 
-def list_tables(studies: Sequence[Study], device: str, *, as_json: bool) -> None:
-    """Each table with its number of runs and how long they would take on this machine; several also
-    together.
+def _list_tables(studies: Sequence["Study"], device: str, *, as_json: bool) -> None:
+    """Print each table with its number of runs and the time they would take on this machine; of
+    several tables also the total.
     """
     from fedmix.paper.estimate import HOW, duration, measure, seconds
+    from fedmix.runs.progress import console
 
     if any(study.scale == "small" for study in studies):
         raise BadInput(
@@ -164,18 +266,17 @@ def list_tables(studies: Sequence[Study], device: str, *, as_json: bool) -> None
         lines.append(("all", "Every table; shared runs are run once", list(every.values())))
     how = HOW.format(device=device)
     if as_json:
-        listed = {
+        tables = {
             name: {"title": title, "runs": len(e), "seconds": round(seconds(e, step))}
             for name, title, e in lines
         }
-        print(json.dumps({"how": how, "tables": listed}, indent=1, ensure_ascii=False))
+        print(json.dumps({"how": how, "tables": tables}, indent=1, ensure_ascii=False))
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    with_seeds = (
-        "With one seed" if len(studies[0].seeds) == 1 else f"With {len(studies[0].seeds)} seeds"
-    )
+    count = len(studies[0].seeds)
+    with_seeds = "With one seed" if count == 1 else f"With {count} seeds"
     drawn = Table(
         "table",
         "what",

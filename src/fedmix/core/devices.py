@@ -1,5 +1,6 @@
-"""Devices by name."""
+"""Devices by name, and the cores of this machine."""
 
+import os
 from textwrap import shorten
 
 import torch
@@ -27,3 +28,10 @@ def device_named(name: str | torch.device) -> torch.device:
             f"device {str(name)!r} cannot be used ({reason}); choose 'cpu', or 'cuda' where there "
             "is a GPU"
         ) from error
+
+
+def cores() -> int:
+    """Number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,6 +1,9 @@
 """Errors that fedmix raises. Each message says what is wrong, where, and what to do."""
 
+import warnings
 from inspect import isclass, isfunction
+
+_python_format = warnings.formatwarning
 
 
 class FedmixError(Exception):
@@ -62,6 +65,22 @@ class Collapsed(FedmixError):
 
 class FedmixWarning(UserWarning):
     """The program continues, but not exactly as requested."""
+
+
+def format_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Format a FedmixWarning as errors are shown, without file and line; others as Python does.
+
+    It takes the place of `warnings.formatwarning`, and its arguments.
+    """
+    if issubclass(category, FedmixWarning):
+        return f"fedmix: {message}\n"
+    return _python_format(message, category, filename, lineno, line)
 
 
 def described(value: object) -> str:

@@ -38,8 +38,8 @@ CIFAR100 = _Source(
 )
 
 
-# With momentum 0.9 the VGG diverges in round 1 from He's weights in every layer, with FedAvg already;
-# from those in convolutions alone ("he-conv") it trains.
+# With momentum 0.9 the VGG diverges in round 1 from He's weights in every layer, with FedAvg too.
+# From those in convolutions alone ("he-conv") it trains.
 @DATA.add(
     "cifar10",
     "60,000 32x32 images, 10 classes; 130 MB from the hub",

@@ -363,7 +363,7 @@ def read_values(path: Path) -> dict[str, Any]:
     return values
 
 
-def table(values: Mapping[str, Any], section: str) -> dict[str, Any]:
+def section_of(values: Mapping[str, Any], section: str) -> dict[str, Any]:
     """A section of values that may not be valid; empty where it is missing or no section."""
     found = values.get(section)
     return found if isinstance(found, dict) else {}
@@ -397,21 +397,22 @@ def takes(values: Mapping[str, Any], path: str) -> bool:
     section, _, key = path.rpartition(".")
     if section == "exchange":
         section, key = "objective", "per"  # which those have that use means
-    known = NAMED.get(section, {}).get(str(table(values, section).get("name")))
+    known = NAMED.get(section, {}).get(str(section_of(values, section).get("name")))
     return known is None or key in known.model_fields
 
 
 def algorithm_of(values: Mapping[str, Any]) -> str:
     """The name that the command line has for an objective and its exchange."""
-    objective, exchange = table(values, "objective"), table(values, "exchange")
+    objective, exchange = section_of(values, "objective"), section_of(values, "exchange")
     name = str(objective.get("name", "run"))
     known = {n: make() for n, make in ALGORITHMS.items()}
     fitting = {
         n: len(a.settings) + len(a.exchange or {})
         for n, a in known.items()
-        if a.objective == name and not a.prox
-        if a.settings.items() <= objective.items() and (a.exchange or {}).items() <= exchange.items()
-    }  # fmt: skip
+        if (a.objective, a.prox) == (name, False)
+        and a.settings.items() <= objective.items()
+        and (a.exchange or {}).items() <= exchange.items()
+    }
     base = max(fitting, key=lambda n: fitting[n], default=name)
     if objective.get("layer"):
         base = f"hidden-{base}"
@@ -427,9 +428,9 @@ def old_identity(values: Mapping[str, Any]) -> str:
     Args:
         values: those of a folder's experiment.toml, in its order.
     """
-    engine = {k: v for k, v in table(values, "engine").items() if k != "processes"}
+    engine = {k: v for k, v in section_of(values, "engine").items() if k != "processes"}
     digest = hashlib.sha256(toml({**values, "rounds": 1, "engine": engine}).encode())
-    name, seed = table(values, "data").get("name"), values.get("seed")
+    name, seed = section_of(values, "data").get("name"), values.get("seed")
     return f"{name}-{algorithm_of(values)}-s{seed}-{digest.hexdigest()[:10]}"
 
 
@@ -541,7 +542,7 @@ def _shown(value: Any) -> str:
 
 def _nearest(shown: list[str], values: Mapping[str, Any]) -> str:
     *section, key = shown
-    name = str(table(values, shown[0]).get("name", ""))
+    name = str(section_of(values, shown[0]).get("name", ""))
     there = [
         path.split(".")[-1]
         for path, _, _, of in settings()

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedmix.core.errors import BadInput
 from fedmix.core.files import printable
-from fedmix.experiment.spec import table as section
+from fedmix.experiment.spec import section_of
 from fedmix.paper.base import Part
 from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric, Protocol
 from fedmix.paper.outcome import Fate, Outcome, outcome
@@ -304,7 +304,7 @@ def _devices(out: Path) -> set[str]:
     found = set()
     for path in out.glob("*/experiment.toml"):
         with suppress(BadInput):  # what cannot be read is none of these runs
-            found.add(str(section(read_toml(path), "engine").get("device")))
+            found.add(str(section_of(read_toml(path), "engine").get("device")))
     return found
 
 

@@ -23,10 +23,7 @@ from typing import Any
 import torch
 from rich.progress import TaskID
 
-from fedmix.bench.machine import cores
-from fedmix.cli.app import as_sentence
-from fedmix.cli.commands import listening
-from fedmix.core.devices import device_named
+from fedmix.core.devices import cores, device_named
 from fedmix.core.errors import (
     BadInput,
     ClientFailure,
@@ -35,10 +32,12 @@ from fedmix.core.errors import (
     Diverged,
     FedmixError,
     Interrupted,
+    format_warning,
 )
 from fedmix.experiment.spec import Experiment
 from fedmix.runs.progress import Progress, bars
 from fedmix.runs.run import Run
+from fedmix.runs.tensorboard import listening
 
 ASK_SECONDS = 0.2  # between two looks at whether Ctrl-C was pressed
 ERRORS = {
@@ -219,7 +218,7 @@ def _work(task: str) -> None:
     """The child's part."""
     says = os.fdopen(os.dup(1), "w")  # which nothing that this process starts holds open
     os.dup2(2, 1)  # what a library prints is no message
-    warnings.formatwarning = as_sentence
+    warnings.formatwarning = format_warning
     stop = Event()
     Thread(target=_obey, args=(stop,), daemon=True).start()
 
@@ -230,7 +229,7 @@ def _work(task: str) -> None:
     folder, root, values, command, tensorboard = json.loads(task)
     try:
         run = Run(Experiment.of(values), Path(folder))
-        with listening(run, lambda line: say("round", line), tensorboard) as listen:
+        with listening(run.folder, lambda line: say("round", line), tensorboard) as listen:
             done = run.execute(
                 listen, command=command, root=root and Path(root), stopped=stop.is_set
             )

@@ -34,9 +34,9 @@ def console(stream: TextIO | None = None) -> Console:
     return Console(file=stream or sys.stderr, highlight=False, markup=False, emoji=False)
 
 
-def paper() -> Console:
-    """Standard output for a table, never narrower than 80: lines may go on in the next one, but
-    numbers lose no digits.
+def stdout_console() -> Console:
+    """Standard output for a table, at least 80 columns wide: on a narrower terminal lines wrap,
+    and no number loses digits.
     """
     out = console(sys.stdout)
     out.width = max(out.width, 80)

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedmix.cli.commands import ctrl_c
 from fedmix.core.errors import BadInput, Interrupted, described
 from fedmix.core.files import read_toml
 from fedmix.core.registry import OBJECTIVES
@@ -29,6 +28,7 @@ from fedmix.data.federated import digest
 from fedmix.experiment.spec import LARGEST, algorithm_of
 from fedmix.objectives import Hidden, Objective, Proximal
 from fedmix.objectives.base import Sum
+from fedmix.runs.interrupt import finish_round_on_ctrl_c
 from fedmix.runs.progress import Progress
 from fedmix.runs.run import RunFolder, kept
 from fedmix.training.federation import Federation
@@ -77,7 +77,10 @@ def record(
         int(rounds), int(evaluate_every), target, federation.training, settings_of(federation)
     )
     title = f"{federation.data.name} {spec.algorithm} seed {federation.seed}"
-    with ctrl_c() as stopped, Progress(title, spec, "1/1", quiet=quiet) as progress:
+    with (
+        finish_round_on_ctrl_c() as stopped,
+        Progress(title, spec, "1/1", quiet=quiet) as progress,
+    ):
         try:
             summary = Recording(spec, Path(folder), federation).execute(
                 progress.update, stopped=stopped

@@ -12,6 +12,25 @@ from fedmix.runs.run import Listener
 
 
 @contextmanager
+def listening(folder: Path, listen: Listener, tensorboard: bool) -> Iterator[Listener]:
+    """Give `listen`, or with `tensorboard` a listener that also logs under `folder`.
+
+    Raises:
+        BadInput: tensorboard is not installed.
+    """
+    if not tensorboard:
+        yield listen
+        return
+    with logging(folder) as log:
+
+        def both(line: dict[str, Any]) -> None:
+            listen(line)
+            log(line)
+
+        yield both
+
+
+@contextmanager
 def logging(folder: Path) -> Iterator[Listener]:
     """Gives a listener that writes every number of a round under `folder`/tensorboard, by round;
     nothing before the first.

@@ -101,7 +101,8 @@ class Federation(Rounds):
         if objective.needs.means:
             means = MeanExchange(exchange or Exchange(), seed, clients)
         super().__init__(
-            model, objective, training, data, means, server, seed, device, clients, metrics, callbacks
+            model, objective, training, data, means, server, seed, device, clients,
+            metrics=metrics, callbacks=callbacks,
         )  # fmt: skip
         self.engine, self.changes, self.choose = engine, changes, choose
         self.first_data = data

@@ -181,8 +181,8 @@ class VectorisedRunner:
                 found = None
                 self.forget()
             found = self._programs[slots] = Program(
-                self.model, self.phases, self.training, data, work.params, plan, work.pool, work.known,
-                compile=self.compile, precision=self.precision,
+                self.model, self.phases, self.training, data, work.params, plan, work.pool,
+                work.known, compile=self.compile, precision=self.precision,
             )  # fmt: skip
         return found
 

@@ -1,0 +1,108 @@
+"""Options that several commands share, and parsers of option values shared by commands."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from click import Context, HelpFormatter
+from typer.core import TyperCommand
+
+from fedmix.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from fedmix.exchange.settings import GroupSize
+
+
+class Command(TyperCommand):
+    """A command whose help names what is registered, which is looked up only for the help."""
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        from fedmix.core.registry import ALGORITHMS
+        from fedmix.experiment.presets import PRESETS
+
+        names = {"presets": ", ".join(PRESETS), "algorithms": ", ".join(ALGORITHMS)}
+        for param in self.params:
+            if isinstance(said := getattr(param, "help", None), str):
+                for name, known in names.items():
+                    said = said.replace(f"{{{name}}}", known)
+                param.help = said
+        super().format_help(ctx, formatter)
+
+
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="PRESET|FILE.toml",
+        help="A preset ({presets}) or a file.",
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting by dotted path; several values, split by commas, are a sweep.",
+    ),
+]
+Algorithm = Annotated[
+    str | None,
+    typer.Option(
+        help="{algorithms}; by default fedmix, or the file's. '+prox' after it adds FedProx's "
+        "term, 'hidden-' before it mixes hidden states."
+    ),
+]
+Algorithms = Annotated[str, typer.Option(help="Names, split by commas.")]
+Rounds = Annotated[int | None, typer.Option(help="How many rounds.")]
+Out = Annotated[Path, typer.Option(help="The folder in which each run gets a folder.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Engine = Annotated[str | None, typer.Option(help="vectorised or sequential.")]
+Processes = Annotated[
+    int | None, typer.Option(help="On a CPU: divide a round's clients among so many processes.")
+]
+Seeds = Annotated[int, typer.Option(help="How many seeds, from --seed on.")]
+Seed = Annotated[int | None, typer.Option(help="The (first) seed; 0, or the file's.")]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="A folder with the hub's parquet files, instead of a download."),
+]
+Delta = Annotated[float, typer.Option(help="δ, well below 1 over the number of samples.")]
+Curves = Annotated[Path | None, typer.Option(help="Write the curves there.")]
+Results = Annotated[Path | None, typer.Option(help="Write the table there.")]
+Report = Annotated[Path | None, typer.Option(help="Write the whole report there.")]
+Jobs = Annotated[
+    int,
+    typer.Option(metavar="N", help="Up to N runs at once, each a process; they share the device."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+Board = Annotated[
+    bool, typer.Option("--tensorboard", help="Also log to TensorBoard, into each run's folder.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="The result as JSON on standard output, for scripts.")
+]
+
+
+def listed(text: str) -> list[str]:
+    """Split words at commas; return each once, in order."""
+    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def group_size(text: str) -> "GroupSize":
+    """Parse a value of `--m`: a number of samples, a fraction of a client's samples, or all.
+
+    Raises:
+        BadInput: it is none of these.
+    """
+    try:
+        return "all" if text == "all" else float(text) if "." in text else int(text)
+    except ValueError:
+        raise BadInput(
+            f"--m {text!r} is not a number of samples, a fraction of a client's samples, or 'all'"
+        ) from None
+
+
+def command_line() -> str:
+    """Return the command line of this process, as it can be typed again."""
+    return shlex.join(["fedmix", *sys.argv[1:]])

@@ -24,6 +24,7 @@ federation-test: $(VENV)/.ready
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(VENV)/.ready
 	$(BIN)/mypy

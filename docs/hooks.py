@@ -70,6 +70,7 @@ ABOUT = {
     "objective": "What a client minimises. `objective.name` chooses one.",
     "training": "What happens in a round.",
     "exchange": "What is averaged and sent. Only for objectives that use means.",
+    "server": "What the server does with the clients' average. `server.name` chooses one.",
     "engine": "Where and how clients run. It changes the speed but, except for rounding, not the "
     "result.",
 }
@@ -90,6 +91,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def settings_tables() -> str:
     """All sections, each with a table, or with one for each name that it can have."""
     from fedmix import Exchange, Training
+    from fedmix.core.registry import DATA, MODELS, OBJECTIVES, SERVER_STEPS
     from fedmix.experiment import spec
 
     every = list(spec.settings())
@@ -99,8 +101,9 @@ def settings_tables() -> str:
             f"docs/hooks.py explains settings that do not exist: {', '.join(sorted(unknown))}"
         )
     builders: dict[str, dict[str, Callable[..., Any]]] = {
-        "data": dict(spec.DATA), "model": dict(spec.MODELS), "objective": dict(spec.OBJECTIVES),
+        "data": dict(DATA), "model": dict(MODELS), "objective": dict(OBJECTIVES),
         "exchange": {"": Exchange}, "training": {"": Training}, "engine": {"": spec.EngineSection},
+        "server": dict(SERVER_STEPS),
     }  # fmt: skip
     lines = ["<style>.md-typeset td:first-child code { white-space: nowrap }</style>", ""]
     sections = dict.fromkeys(path.rpartition(".")[0] for path, *_ in every)

@@ -19,6 +19,8 @@ ABSENT = 1e-8  # in the place of a count of 0: the class is out of the softmax i
 class FedLC(Objective):
     """ℓ(z − τ·n^(−1/4), y), where n are the client's label counts: rare classes get a margin.
 
+    `tau` scales the margins; with 0 the loss is FedAvg's.
+
     The softmax is over all classes, as in public code. The paper's sum leaves the own class out,
     for which the loss has no lower bound.
     """

@@ -16,7 +16,10 @@ from fedmix.objectives.base import Needs, Objective, batch_mean
 @objective("fedrs", "a restricted softmax for classes that a client lacks")
 @dataclass(frozen=True)
 class FedRS(Objective):
-    """ℓ(a·z, y), where a is 1 for classes that the client has and α for the others."""
+    """ℓ(a·z, y), where a is 1 for classes that the client has and α for the others.
+
+    `alpha` is that factor; with 1 the loss is FedAvg's.
+    """
 
     alpha: float = 0.5
 

@@ -13,7 +13,11 @@ from fedmix.server_steps.base import ServerStep, positive, share
 @SERVER_STEPS.add("fedadam", "Adam on the server")
 @dataclass(frozen=True)
 class FedAdam(ServerStep):
-    """m ← β1·m + (1−β1)·Δ,  v ← β2·v + (1−β2)·Δ²,  w ← w + lr·m / (√v + τ), from v = τ²."""
+    """m ← β1·m + (1−β1)·Δ,  v ← β2·v + (1−β2)·Δ²,  w ← w + lr·m / (√v + τ), from v = τ².
+
+    `lr` is the server's learning rate. `beta1` is the decay of the first moment. `beta2` is the
+    decay of the second moment. `tau` is added to √v: smaller values adapt more.
+    """
 
     lr: float = 0.01
     beta1: float = 0.9

@@ -12,7 +12,10 @@ from fedmix.server_steps.base import ServerStep, positive, share
 @SERVER_STEPS.add("fedavgm", "momentum on the server")
 @dataclass(frozen=True)
 class FedAvgM(ServerStep):
-    """v ← momentum·v + (Σ p_k w_k − w),  w ← w + lr·v."""
+    """v ← momentum·v + (Σ p_k w_k − w),  w ← w + lr·v.
+
+    `lr` is the server's learning rate. `momentum` is that of the server.
+    """
 
     lr: float = 1.0
     momentum: float = 0.9

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedmix import models
 from fedmix.bench.machine import cores
-from fedmix.bench.plain import Plain, PlainCharLSTM
+from fedmix.bench.plain import PlainCharLSTM, PlainLoop
 from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.data.cifar import CIFAR10
@@ -121,7 +121,7 @@ def federation(
         **VARIANTS[variant],
     )
     if variant == "plain":
-        built.engine = Plain(
+        built.engine = PlainLoop(
             (workload.loop_model or workload.model)(),
             built.objective,
             training,

@@ -28,7 +28,7 @@ KNOWN = ("fedavg", "naivemix", "fedmix")
 LoopLoss = Callable[[nn.Module, Tensor, Tensor, Received | None], Tensor]
 
 
-class Plain:
+class PlainLoop:
     """Runs a round's clients in the plain loop, from the same draws as an engine, whose place in a
     federation it can take.
     """

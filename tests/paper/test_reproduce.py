@@ -18,6 +18,7 @@ from fedmix.paper import TABLES, estimate
 from fedmix.paper.scale import WARNING
 from fedmix.runs.progress import Progress
 from fedmix.runs.run import Run
+from fedmix.training.federation import Federation
 from tests.report.test_page import Reader
 from tests.test_cli import fedmix
 
@@ -253,13 +254,16 @@ def test_a_diverged_run_is_a_result(
 def test_a_collapsed_run_is_a_result(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def collapse(run: Run, *_: Any, **__: Any) -> None:
-        run.folder.mkdir()  # which would fail if it ran again
+    def collapse(*_: Any, **__: Any) -> None:
         raise Collapsed(60, "the model only guesses")
 
-    monkeypatch.setattr(Run, "execute", collapse)
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("it ran again")
+
+    monkeypatch.setattr(Federation, "run", collapse)
     args = [*EPOCHS, "--data", tiny, "--out", tmp_path]
     assert fedmix(monkeypatch, *args) == 0
+    monkeypatch.setattr(Run, "execute", refuse)
     out, err = capsys.readouterr()
     assert "collapsed in round 60" in out
     assert err.count(": after round 60 the model only guesses\n") == 4

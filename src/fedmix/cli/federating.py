@@ -17,8 +17,9 @@ from fedmix.cli.commands import only_experiment, show_results
 from fedmix.core.errors import BadInput, FedmixError, Interrupted
 from fedmix.core.signals import heard
 from fedmix.experiment.spec import Experiment
+from fedmix.runs.folder import locked, writing
 from fedmix.runs.progress import Progress, console
-from fedmix.runs.run import Run, locked, writing
+from fedmix.runs.run import Run
 
 POLL_SECONDS = 0.3
 

@@ -12,7 +12,7 @@ from fedmix.core.errors import BadInput, Collapsed, Diverged
 from fedmix.paper import TABLES, named
 from fedmix.paper.comparison import Comparison, compare
 from fedmix.paper.metrics import PROTOCOLS
-from fedmix.paper.outcome import outcome, record_failure
+from fedmix.paper.outcome import outcome
 from fedmix.paper.study import Scale, Study
 from fedmix.runs.progress import console, tell_written
 from fedmix.runs.run import Run
@@ -106,13 +106,12 @@ def _run_missing(
 ) -> list[tuple[Run, Exception]]:
     """Run what is neither finished nor known to be lost; what failed in another way."""
     failures = []
-    todo = runs_in(out, [e for e in study.experiments() if outcome(e, out).fate is None])
+    todo = runs_in(out, [e for e in study.experiments() if outcome(e, out).failure is None])
     for run, result in run_each(todo, root, quiet=quiet, jobs=jobs):
         if not isinstance(result, Exception):
             if study.table.after:
                 study.table.after(run, root)
         elif isinstance(result, Diverged | Collapsed):
-            record_failure(run, result)
             if quiet or jobs == 1:  # else it was said in the line that a run among others leaves
                 console().print(f"{run.folder.name}: {result}", soft_wrap=True)
         else:

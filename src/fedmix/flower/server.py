@@ -16,7 +16,8 @@ from fedmix.core.files import refuse_link
 from fedmix.flower.remote import Remote
 from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
-from fedmix.runs.run import Run, writing
+from fedmix.runs.folder import writing
+from fedmix.runs.run import Run
 
 log = logging.getLogger("fedmix.flower")
 

@@ -96,6 +96,7 @@ def test_local_accuracy_is_that_of_the_clients_own_samples(
     assert federation.round == 1
     clients = federation.evaluate_clients().scores
     assert len(clients) == 10
+    assert not (run.folder / "client_scores.json").exists()  # clients.json has them
     assert cells["small-mean"]["mean"] == pytest.approx(100 * clients.mean())
     assert cells["small-std"]["mean"] == pytest.approx(100 * clients.std())
     assert cells["large-mean"]["mean"] is None

@@ -22,7 +22,7 @@ from fedmix import (
     Training,
     models,
 )
-from fedmix.bench.plain import Plain, PlainCharLSTM, fedmix, loop_loss
+from fedmix.bench.plain import PlainCharLSTM, PlainLoop, fedmix, loop_loss
 from fedmix.models import initialised
 from fedmix.training.batches import Received
 from tests.synthetic import SHAPES, Exactly, federated
@@ -74,7 +74,7 @@ def test_plain_loop_agrees_with_the_reference_engine(kind: str, name: str) -> No
             seed=3,
         )
         if plain:
-            federation.engine = Plain(
+            federation.engine = PlainLoop(
                 build_plain().double(), objective, training, federation.device
             )
         list(federation.run(2, evaluate_every=2))

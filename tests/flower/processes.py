@@ -95,7 +95,7 @@ class Federated:
         return path.read_text() if path.is_file() else ""
 
     def weights(self) -> dict[str, torch.Tensor]:
-        state, _ = Run(self.experiment, self.run_folder)._saved() or ({}, {})
+        state, _ = Run(self.experiment, self.run_folder).checkpoint.load() or ({}, {})
         return {n.removeprefix("params."): t for n, t in state.items() if n.startswith("params.")}
 
     def simulated(self, clients: int = CLIENTS) -> Federation:

@@ -103,7 +103,7 @@ def test_sixty_virtual_clients_in_flowers_simulation(tmp_path: Path) -> None:
     folder = folder_of(task, tmp_path / "runs")
     reference = virtual().federation(tmp_path / "mirror")
     list(reference.run(3))
-    state, _ = Run(task.experiment, folder)._saved() or ({}, {})
+    state, _ = Run(task.experiment, folder).checkpoint.load() or ({}, {})
     ours = {n.removeprefix("params."): t for n, t in state.items() if n.startswith("params.")}
     assert largest_difference(ours, reference.params) <= 1e-5
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

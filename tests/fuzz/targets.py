@@ -138,7 +138,7 @@ def checkpoint(data: bytes) -> None:
     """A checkpoint, read into a federation that it may not fit."""
     folder = _file("saved/checkpoint.safetensors", data).parent
     run = Run(experiment("digits"), folder)
-    saved = run._saved()
+    saved = run.checkpoint.load()
     assert saved is not None
     federation = copy(_federation())
     federation.exchange = copy(federation.exchange)

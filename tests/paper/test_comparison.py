@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from fedmix.paper import TABLES, Part, picture
 from fedmix.paper.comparison import Cell, Comparison, Difference, Result, compare
 from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric
-from fedmix.paper.outcome import Fate
 from fedmix.paper.show import caption
 from fedmix.paper.study import Study
+from fedmix.runs.failure import Failure
 
 NAN = math.nan
 Rounds = dict[int, int] | None
@@ -26,9 +26,9 @@ def cell(
     **more: object,
 ) -> Cell:
     """The cell of a row `name` with these values of seeds 0, 1, ..."""
-    fates = {seed: Fate("diverged", when, "") for seed, when in (diverged or {}).items()}
-    fates |= {seed: Fate("collapsed", when, "") for seed, when in (collapsed or {}).items()}
-    results = tuple(Result(seed, value, fates.get(seed)) for seed, value in enumerate(values))
+    failures = {seed: Failure("diverged", when, "") for seed, when in (diverged or {}).items()}
+    failures |= {seed: Failure("collapsed", when, "") for seed, when in (collapsed or {}).items()}
+    results = tuple(Result(seed, value, failures.get(seed)) for seed, value in enumerate(values))
     metric = more.get("metric", ACCURACY)
     assert isinstance(metric, Metric)
     name = str(more.get("name", "fedmix"))

@@ -18,6 +18,7 @@ from fedmix.paper import TABLES, estimate
 from fedmix.paper.scale import WARNING
 from fedmix.runs.progress import Progress
 from fedmix.runs.run import Run
+from fedmix.training.federation import Federation
 from tests.report.test_page import Reader
 from tests.test_cli import fedmix
 
@@ -95,6 +96,7 @@ def test_local_accuracy_is_that_of_the_clients_own_samples(
     assert federation.round == 1
     clients = federation.evaluate_clients().scores
     assert len(clients) == 10
+    assert not (run.folder / "client_scores.json").exists()  # clients.json has them
     assert cells["small-mean"]["mean"] == pytest.approx(100 * clients.mean())
     assert cells["small-std"]["mean"] == pytest.approx(100 * clients.std())
     assert cells["large-mean"]["mean"] is None
@@ -253,13 +255,16 @@ def test_a_diverged_run_is_a_result(
 def test_a_collapsed_run_is_a_result(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def collapse(run: Run, *_: Any, **__: Any) -> None:
-        run.folder.mkdir()  # which would fail if it ran again
+    def collapse(*_: Any, **__: Any) -> None:
         raise Collapsed(60, "the model only guesses")
 
-    monkeypatch.setattr(Run, "execute", collapse)
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("it ran again")
+
+    monkeypatch.setattr(Federation, "run", collapse)
     args = [*EPOCHS, "--data", tiny, "--out", tmp_path]
     assert fedmix(monkeypatch, *args) == 0
+    monkeypatch.setattr(Run, "execute", refuse)
     out, err = capsys.readouterr()
     assert "collapsed in round 60" in out
     assert err.count(": after round 60 the model only guesses\n") == 4

@@ -21,8 +21,11 @@ from fedmix.core.errors import Interrupted
 from fedmix.experiment.presets import experiment
 from fedmix.experiment.spec import Experiment
 from fedmix.report import load_runs
+from fedmix.runs import checkpoint
 from fedmix.runs import run as runs
+from fedmix.runs.folder import locked
 from fedmix.runs.run import Run
+from fedmix.runs.summary import summarise
 from tests.runs.victim import SPEC
 
 ROOT = Path(__file__).parents[2]
@@ -249,7 +252,7 @@ def test_released_means_are_written_once_a_version(
         written.append(path.name)
         files.write_whole(path, content)
 
-    monkeypatch.setattr(runs, "write_whole", noting)
+    monkeypatch.setattr(checkpoint, "write_whole", noting)
     interrupted_at(tmp_path / "once", tiny(), 2)
     Run(tiny(), tmp_path / "once").execute(checkpoint_seconds=0.0)
     assert written.count("means-1.safetensors") == 1
@@ -263,7 +266,10 @@ def test_released_means_are_written_once_a_version(
         for name in (f"means-{version}.safetensors", "checkpoint.safetensors")
     ]
     assert [p.name for p in (tmp_path / "hidden").glob("means-*")] == ["means-4.safetensors"]
-    assert not set(runs.RELEASED) & load_file(tmp_path / "hidden" / "checkpoint.safetensors").keys()
+    assert (
+        not set(checkpoint.RELEASED)
+        & load_file(tmp_path / "hidden" / "checkpoint.safetensors").keys()
+    )
 
 
 def test_killed_between_means_and_checkpoint(tmp_path: Path) -> None:
@@ -328,14 +334,14 @@ def test_scores_that_are_not_finite_stay_valid_json() -> None:
         {"round": r, "mse": m, "seconds": 1.0, "bytes_up": 0, "bytes_down": 0}
         for r, m in ((1, 0.5), (2, None), (3, 0.25))
     ]
-    summary = runs.summarise(lines, tiny())
+    summary = summarise(lines, "digits", "fedmix", None)
     assert (summary["best"], summary["best_round"], summary["last"], summary["mean_last_ten"]) == (
         0.25,
         3,
         0.25,
         None,
     )
-    only = runs.summarise([lines[1]], tiny())
+    only = summarise([lines[1]], "digits", "fedmix", None)
     assert (only["best"], only["best_round"], only["last"]) == (None, None, None)
 
 
@@ -357,14 +363,14 @@ def test_a_folder_in_which_nothing_was_begun_goes(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     for begun in (False, True):
         folder.mkdir()
-        with contextlib.suppress(BadInput), runs.locked(folder):
+        with contextlib.suppress(BadInput), locked(folder):
             if begun:
                 (folder / "experiment.toml").touch()
             raise BadInput("refused")
         assert folder.exists() == begun
     shutil.rmtree(folder)
     folder.mkdir()
-    with runs.locked(folder):
+    with locked(folder):
         shutil.rmtree(folder)  # which is no reason to fail at the end
 
 

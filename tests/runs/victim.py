@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 
 from fedmix.experiment.presets import experiment
-from fedmix.runs import run
+from fedmix.runs import checkpoint, run
 
 QUICK = {"rounds": 14, "training.epochs": 1, "data.clients": 10, "data.local_share": 0.2}
 SPEC = experiment("digits", "fedmix", seed=1).with_settings(QUICK)
@@ -40,7 +40,10 @@ def slowly(path: Path, content: bytes) -> None:
 
 
 def child(folder: Path) -> None:
-    with mock.patch.object(run, "write_whole", slowly):
+    with (
+        mock.patch.object(run, "write_whole", slowly),
+        mock.patch.object(checkpoint, "write_whole", slowly),
+    ):
         run.Run(SPEC, folder).execute(checkpoint_seconds=0.0)
 
 

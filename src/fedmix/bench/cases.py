@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from fedmix import models
-from fedmix.bench.plain import Plain, PlainCharLSTM
+from fedmix.bench.plain import PlainCharLSTM, PlainLoop
 from fedmix.core.devices import cores
 from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
@@ -127,7 +127,7 @@ def federation(
         engine=VARIANTS[variant](device=device, precision=size.precision),
     )
     if variant == "plain":
-        built.runner = Plain(
+        built.runner = PlainLoop(
             (workload.loop_model or workload.model)(),
             built.objective,
             training,

@@ -27,7 +27,7 @@ KNOWN = ("fedavg", "naivemix", "fedmix")
 LoopLoss = Callable[[nn.Module, Tensor, Tensor, Received | None], Tensor]
 
 
-class Plain:
+class PlainLoop:
     """Runs the clients of a round in the plain loop, with an engine's draws and interface."""
 
     def __init__(

@@ -78,8 +78,9 @@ def run(
     from fedmix.flower.server import folder_of
     from fedmix.flower.settings import Settings
     from fedmix.flower.task import Task
+    from fedmix.runs.folder import locked, writing
     from fedmix.runs.progress import Progress, console
-    from fedmix.runs.run import Run, locked, writing
+    from fedmix.runs.run import Run
 
     experiment = only_experiment(what, algorithm, rounds, seed, settings or [])
     experiment, clients = _with_nodes(experiment, nodes)

@@ -27,7 +27,7 @@ class Command(TyperCommand):
             if isinstance(said := getattr(param, "help", None), str):
                 for name, known in names.items():
                     said = said.replace(f"{{{name}}}", known)
-                param.help = said
+                vars(param)["help"] = said
         super().format_help(ctx, formatter)
 
 

@@ -176,11 +176,12 @@ def _reproduce(
         raise failures[0][1]
     from fedmix.paper import show
     from fedmix.paper.comparison import compare
+    from fedmix.runs.run import folder_of
 
     comparison = compare(study, out, next(p for p in PROTOCOLS if p == score))
     begun = [
         folder
-        for folder in (out / e.id for e in experiments)
+        for folder in (folder_of(e, out) for e in experiments)
         if (folder / "metrics.jsonl").is_file()
     ]
     if html and not begun:
@@ -200,18 +201,17 @@ def _run_missing(
 
     Runs that diverge or collapse are recorded; those that fail otherwise are returned.
     """
-    from fedmix.paper.outcome import outcome, record_failure
+    from fedmix.paper.outcome import outcome
     from fedmix.runs.execute import run_each, runs_in
     from fedmix.runs.progress import console
 
     failures = []
-    todo = runs_in(out, [e for e in study.experiments() if outcome(e, out).fate is None])
+    todo = runs_in(out, [e for e in study.experiments() if outcome(e, out).failure is None])
     for run, result in run_each(todo, root, command=options.command_line(), quiet=quiet, jobs=jobs):
         if not isinstance(result, Exception):
             if study.table.after:
                 study.table.after(run, root)
         elif isinstance(result, Diverged | Collapsed):
-            record_failure(run, result)
             if quiet or jobs == 1:  # with several jobs, the run's last line has said it
                 console().print(f"{run.folder.name}: {result}", soft_wrap=True)
         else:

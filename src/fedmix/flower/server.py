@@ -16,7 +16,9 @@ from fedmix.core.files import refuse_link
 from fedmix.flower.remote import Remote
 from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
-from fedmix.runs.run import Run, writing
+from fedmix.runs.folder import writing
+from fedmix.runs.run import Run
+from fedmix.runs.run import folder_of as run_folder
 
 log = logging.getLogger("fedmix.flower")
 
@@ -36,7 +38,7 @@ def server_app(task: Task) -> ServerApp:
 
 def folder_of(task: Task, out: Path) -> Path:
     """Where a task's run goes; a local run of the same experiment has a folder beside it."""
-    return out / f"{task.experiment.id}-flower"
+    return run_folder(task.experiment, out, "-flower")
 
 
 def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Ours beside the paper's: a number or a fate for each cell, whether the order agrees, and tests of
-the differences.
+"""Our results beside the paper's: a number or a failure for each cell, whether the order agrees,
+and tests of the differences.
 """
 
 import itertools
@@ -16,11 +16,12 @@ from fedmix.core.files import printable
 from fedmix.experiment.spec import section_of
 from fedmix.paper.base import Part
 from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric, Protocol
-from fedmix.paper.outcome import Fate, Outcome, outcome
+from fedmix.paper.outcome import Outcome, outcome
 from fedmix.paper.study import Study
 from fedmix.report.files import read_toml
 from fedmix.report.metrics import Array
 from fedmix.report.results import Spread
+from fedmix.runs.failure import Failure
 
 FEMNIST = (
     "FEMNIST: this project's documented numbers come from 328 complete LEAF writers, a biased "
@@ -32,13 +33,14 @@ FEMNIST = (
 
 @dataclass(frozen=True)
 class Result:
-    """One seed: a number (nan if not measured or not run, infinite if never reached), or how it was
-    lost.
+    """One seed: a number, or how its run failed.
+
+    The number is NaN if it was not measured or not run, and infinite if it was never reached.
     """
 
     seed: int
     value: float
-    fate: Fate | None = None
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -61,33 +63,33 @@ class Cell:
         """What the order goes by: the mean, or the worst there is if a seed was lost or never got
         there; nan if nothing ran.
         """
-        if any(r.fate or math.isinf(r.value) for r in self.results):
+        if any(r.failure or math.isinf(r.value) for r in self.results):
             return self.metric.worst
         return math.nan if self.spread.mean is None else self.spread.mean
 
     def text(self) -> str:
-        """`81.2 ± 0.4`, with what befell the other seeds."""
+        """`81.2 ± 0.4`, with what happened to the other seeds."""
         known = sum(math.isfinite(r.value) for r in self.results)
-        others = self._fates() | {"never": sum(math.isinf(r.value) for r in self.results)}
+        others = self._failures() | {"never": sum(math.isinf(r.value) for r in self.results)}
         others["not run"] = len(self.results) - known - sum(others.values())
-        told = [(fate, count) for fate, count in others.items() if count]
-        counted = "; ".join(f"{count} {fate}" for fate, count in told)
+        told = [(what, count) for what, count in others.items() if count]
+        counted = "; ".join(f"{count} {what}" for what, count in told)
         if known:
             return self.spread.text(decimals=self.metric.decimals) + (
                 f" ({counted})" if told else ""
             )
-        [(fate, _), *more] = told
-        return counted if more else "–" if fate == "not run" else fate
+        [(what, _), *more] = told
+        return counted if more else "–" if what == "not run" else what
 
-    def _fates(self) -> dict[str, int]:
+    def _failures(self) -> dict[str, int]:
         """How seeds were lost, such as `diverged in rounds 2, 7`, and how many were."""
         told = {}
-        for word in ("diverged", "collapsed"):
-            rounds = [r.fate.round for r in self.results if r.fate and r.fate.word == word]
+        for kind in ("diverged", "collapsed"):
+            rounds = [r.failure.round for r in self.results if r.failure and r.failure.kind == kind]
             each = sorted(set(rounds))
             if rounds:
                 told[
-                    f"{word} in round{'s' if len(each) > 1 else ''} {', '.join(map(str, each))}"
+                    f"{kind} in round{'s' if len(each) > 1 else ''} {', '.join(map(str, each))}"
                 ] = len(rounds)
         return told
 
@@ -166,7 +168,7 @@ class Comparison:
     cells: tuple[tuple[Cell, ...], ...]
     clients: tuple[tuple[str, list[Array]], ...] = ()
     guessing: tuple[str, ...] = ()
-    lost: Mapping[str, Fate] = field(default_factory=dict)
+    lost: Mapping[str, Failure] = field(default_factory=dict)
     absent: str = ""
 
     def order(self, column: int) -> tuple[int, int]:
@@ -223,8 +225,8 @@ class Comparison:
                 f"{', '.join(self.guessing)}."
             )
         said += [
-            f"{run} {fate.word} in round {fate.round}: {fate.reason}."
-            for run, fate in self.lost.items()
+            f"{run} {failure.kind} in round {failure.round}: {failure.reason}."
+            for run, failure in self.lost.items()
         ]
         if self.absent:
             said.append(f"There is {self.absent}.")
@@ -253,7 +255,7 @@ class Comparison:
 
 
 def _ran(result: Result) -> bool:
-    return result.fate is not None or not math.isnan(result.value)
+    return result.failure is not None or not math.isnan(result.value)
 
 
 def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
@@ -266,7 +268,7 @@ def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
             seen[experiment.id] = outcome(experiment, out)
         found = seen[experiment.id]
         return Result(
-            seed, metric.of(found.record, protocol) if found.record else math.nan, found.fate
+            seed, metric.of(found.record, protocol) if found.record else math.nan, found.failure
         )
 
     table = study.table
@@ -278,7 +280,7 @@ def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
 
     cells = tuple(tuple(cell(row, column) for column in table.columns) for row in table.rows)
     guessing = tuple(name for name, found in seen.items() if found.guesses)
-    lost = {name: found.fate for name, found in seen.items() if found.fate}
+    lost = {name: found.failure for name, found in seen.items() if found.failure}
     absent = "" if any(found.known for found in seen.values()) else _absent(study, out)
     return Comparison(
         study, protocol, cells, _natural_clients(list(seen.values())), guessing, lost, absent

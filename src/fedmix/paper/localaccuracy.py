@@ -2,21 +2,14 @@
 tab:lambda_sensitivity).
 """
 
-import json
 import math
-from pathlib import Path
-
-import numpy as np
 
 from fedmix.paper import cutoff
 from fedmix.paper.base import Part, Table, sweep
 from fedmix.paper.metrics import Metric, Protocol
-from fedmix.report.files import read_json, taken_from, write
 from fedmix.report.load import RunRecord
-from fedmix.runs.run import Run
 from fedmix.training.evaluation import ClientScores
 
-FILE = "client_scores.json"
 BINS = (
     ("small", "n < 100", 0, 99),
     ("medium", "100 ≤ n ≤ 199", 100, 199),
@@ -24,28 +17,14 @@ BINS = (
 )
 
 
-def save_scores(run: Run, root: Path | None) -> None:
-    """Test a finished run's model on every client, and keep the scores in its folder."""
-    path = run.folder / FILE
-    if not path.is_file():
-        scores = run.restored(root).evaluate_clients()
-        content = {"samples": scores.samples.tolist(), "scores": scores.scores.tolist()}
-        write(path, (json.dumps(content) + "\n").encode())
-
-
 def _within(least: int, most: int, which: int) -> Metric:
     """Mean (0) or deviation (1) over the clients with that many training samples."""
 
     def of(run: RunRecord, _: Protocol) -> float:
-        path = run.folder / FILE
-        if not path.is_file():
+        if run.clients is None or run.clients.scores is None:
             return math.nan
-        with taken_from(path):
-            said = read_json(path)
-            scores = ClientScores(
-                np.array(said["samples"], np.int64), np.array(said["scores"], np.float64)
-            )
-            return 100 * scores.between(least, most)[which]
+        scores = ClientScores(run.clients.sizes, run.clients.scores)
+        return 100 * scores.between(least, most)[which]
 
     return Metric(("mean of local accuracy, %", "deviation of local accuracy, %")[which], of)
 
@@ -69,5 +48,4 @@ TABLE = Table(
     settings=cutoff.SETTINGS,
     pairs=(),
     notes=("n counts training samples. Mean and deviation are over clients; ± is over seeds.",),
-    after=save_scores,
 )

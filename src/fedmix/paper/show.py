@@ -146,8 +146,10 @@ def _cell(comparison: Comparison, cell: Cell) -> dict[str, Any]:
                 "seed": r.seed,
                 "value": r.value if math.isfinite(r.value) else None,
                 "never": math.isinf(r.value),
-                "diverged": r.fate.round if r.fate and r.fate.word == "diverged" else None,
-                "collapsed": r.fate.round if r.fate and r.fate.word == "collapsed" else None,
+                "diverged": r.failure.round if r.failure and r.failure.kind == "diverged" else None,
+                "collapsed": r.failure.round
+                if r.failure and r.failure.kind == "collapsed"
+                else None,
                 "run": comparison.study.experiment(row, column, r.seed).id,
             }
             for r in cell.results

@@ -8,7 +8,7 @@ from fedmix.experiment.spec import Experiment
 from fedmix.runs.interrupt import finish_round_on_ctrl_c
 from fedmix.runs.jobs import Outcome, at_once, refused
 from fedmix.runs.progress import Progress
-from fedmix.runs.run import Run
+from fedmix.runs.run import Run, folder_of
 from fedmix.runs.tensorboard import listening
 
 
@@ -20,7 +20,7 @@ def runs_in(out: Path, experiments: Sequence[Experiment]) -> list[Run]:
     """
     for one in experiments:
         one.check_clients()
-    return [Run(e, out / e.id) for e in experiments]
+    return [Run(e, folder_of(e, out)) for e in experiments]
 
 
 def run_each(

@@ -1,61 +1,38 @@
-"""Run folders: everything a run says is in one, it can be killed at any moment, and it goes on
-where it was.
+"""A run in a folder of its own: it can be killed at any moment, and it goes on where it was.
 
-    experiment.toml         the spec
-    environment.json        where and how it ran
-    clients.json            who holds how much
-    metrics.jsonl           one object per round
-    checkpoint.safetensors  what the next round depends on
-    summary.json            written last: the run is done
-    gallery.safetensors     some of the exchanged means, for image data
-    means-V.safetensors     version V of the released means, written once; the checkpoint names V
-
-Files are written beside and renamed, so each is whole or absent; metrics are appended, and cut back
-to the checkpoint when a run goes on. Where clients have test samples of their own, clients.json
-gets their scores when the run is done. No file is ever unpickled.
+`folder.py` lists the files of a run folder.
 """
 
-import errno
-import fcntl
 import json
-import math
 import os
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from torch import Tensor
-
-from fedmix.core.errors import BadInput, FedmixError, Interrupted
-from fedmix.core.files import flat, parse_json, printable, read_within, refuse_link, write_whole
-from fedmix.data.transforms import Images
-from fedmix.experiment.spec import Experiment, toml
-from fedmix.privacy.accounting import upwards
-from fedmix.privacy.of_run import guarantee_of
+from fedmix.core.errors import BadInput, Collapsed, Diverged, Interrupted
+from fedmix.core.files import flat, write_whole
+from fedmix.experiment.spec import Experiment, old_identity, read_values, toml
+from fedmix.runs.checkpoint import Checkpoint
+from fedmix.runs.clients import clients_of, gallery_of
 from fedmix.runs.environment import environment
+from fedmix.runs.failure import forget_failure, record_failure
+from fedmix.runs.folder import as_json, locked, writing
+from fedmix.runs.metrics import cut, metrics_of, read_lines
+from fedmix.runs.summary import privacy, read_summary, summarise
 from fedmix.training.federation import Federation
-from fedmix.training.rounds import Round, Rounds
+from fedmix.training.rounds import Rounds
 
 CHECKPOINT_SECONDS = 5.0
-GALLERY = 12
-LARGEST = 256 << 20  # bytes of a file that is read whole
-MEANS = re.compile(r"means-[0-9]{1,19}\.safetensors")
-RELEASED = (
-    "exchange.owner",
-    "exchange.x",
-    "exchange.y",
-)  # the large part of a state: the same until the next version
 MAY_CHANGE = ("rounds", "engine.processes")  # when a run goes on
 Listener = Callable[[dict[str, Any]], None]
 
 
 class Spec(Protocol):
-    """What is to be known of a run; `identity` is a hash of what may not change when it goes on."""
+    """What a run folder needs to know of a run.
+
+    `identity` is a hash of what may not change when the run goes on.
+    """
 
     @property
     def rounds(self) -> int: ...
@@ -73,11 +50,11 @@ class Spec(Protocol):
 
 
 class RunFolder:
-    """A run in a folder of its own. What trains in it is left to those that know."""
+    """A run in a folder of its own; subclasses say what trains in it."""
 
     def __init__(self, experiment: Spec, folder: Path) -> None:
         self.experiment, self.folder = experiment, folder
-        self._means: str | None = None  # the file of released means that is known to be whole
+        self.checkpoint = Checkpoint(folder)
 
     def _build(self, root: Path | None) -> Rounds:
         """What trains, before its first round."""
@@ -89,27 +66,18 @@ class RunFolder:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """What a finished run came to."""
-        path = self.folder / "summary.json"
-        if not path.is_file():
-            return None
-        content = self._content(path.name)
-        try:
-            said = parse_json(content)
-        except ValueError:
-            said = None
-        if not isinstance(said, dict):
-            raise BadInput(
-                f"{path} is damaged; delete it and go on with: fedmix resume {self.folder}"
-            )
-        return said
+        """What a finished run came to; BadInput if its file is damaged."""
+        return read_summary(self.folder)
 
     def finished(self) -> dict[str, Any] | None:
-        """The summary, if all rounds that are asked for are done."""
+        """The summary, if all rounds that are asked for are done.
+
+        Raises BadInput if it is that of another experiment.
+        """
         done = self.summary
         if done is None or done.get("rounds") != self.experiment.rounds:
             return None
-        if done.get("identity") != self.experiment.identity:
+        if not self._is_of_this(done.get("identity")):
             raise self._changed("summary")
         return done
 
@@ -122,42 +90,59 @@ class RunFolder:
         stopped: Callable[[], bool] = lambda: False,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
     ) -> dict[str, Any]:
-        """Run to the end, from the checkpoint if there is one; the summary.
+        """Run to the end, from the checkpoint if there is one, and return the summary.
 
-        `listen` gets the metrics of every round.
+        `listen` gets the metrics of every round. `stopped` is asked after every round; if it
+        returns True, a checkpoint is written and Interrupted raised. Data files are looked for
+        under `root`; `command` is kept in environment.json.
 
-        `stopped` is asked after every round; once it says so, a checkpoint is written and
-        Interrupted raised. A run that diverged or collapsed has no summary; going on, it ends in
-        the same round again.
+        A run that diverges or collapses raises Diverged or Collapsed and records that in
+        failure.json. It has no summary; going on, it ends in the same round again. BadInput says
+        why a folder cannot be used.
         """
         with writing(self.folder), locked(self.folder):
             self._refuse_other()
             if (done := self.finished()) is not None:
                 return done
             federation, seconds = self._begin(root, command)
-            saved_at = started = time.monotonic()
-            with (self.folder / "metrics.jsonl").open("a") as metrics:
-                for done_round in federation.run(
-                    self.experiment.rounds, evaluate_every=self.experiment.evaluate_every
-                ):
-                    spent = seconds + time.monotonic() - started
-                    line = _line(done_round, federation, spent)
-                    metrics.write(json.dumps(line, allow_nan=False) + "\n")
-                    metrics.flush()
-                    if federation.round == 1:
-                        _gallery(federation, self.folder / "gallery.safetensors")
-                    last, stop = federation.round == self.experiment.rounds, stopped()
-                    if last or stop or time.monotonic() - saved_at >= checkpoint_seconds:
-                        os.fsync(metrics.fileno())
-                        self._checkpoint(federation, spent)
-                        saved_at = time.monotonic()
-                    listen(line)
-                    if stop and not last:
-                        raise Interrupted(
-                            f"stopped after round {federation.round}; go on with: fedmix resume "
-                            f"{self.folder}"
-                        )
+            try:
+                self._train(federation, seconds, listen, stopped, checkpoint_seconds)
+            except (Diverged, Collapsed) as error:
+                record_failure(self.folder, error)
+                raise
             return self._finish(federation)
+
+    def _train(
+        self,
+        federation: Rounds,
+        seconds: float,
+        listen: Listener,
+        stopped: Callable[[], bool],
+        checkpoint_seconds: float,
+    ) -> None:
+        """Train all rounds that are left; `seconds` were spent before."""
+        saved_at = started = time.monotonic()
+        about = {"experiment": self.experiment.identity}
+        rounds = self.experiment.rounds
+        with (self.folder / "metrics.jsonl").open("a") as metrics:
+            for done in federation.run(rounds, evaluate_every=self.experiment.evaluate_every):
+                spent = seconds + time.monotonic() - started
+                line = metrics_of(done, federation, spent)
+                metrics.write(json.dumps(line, allow_nan=False) + "\n")
+                metrics.flush()
+                if federation.round == 1 and (gallery := gallery_of(federation)) is not None:
+                    write_whole(self.folder / "gallery.safetensors", gallery)
+                last, stop = federation.stopped or federation.round == rounds, stopped()
+                if last or stop or time.monotonic() - saved_at >= checkpoint_seconds:
+                    os.fsync(metrics.fileno())
+                    self.checkpoint.save(federation.state(), about | {"seconds": repr(spent)})
+                    saved_at = time.monotonic()
+                listen(line)
+                if stop and not last:
+                    raise Interrupted(
+                        f"stopped after round {federation.round}; go on with: fedmix resume "
+                        f"{self.folder}"
+                    )
 
     def _refuse_other(self) -> None:
         """Refuse a folder that holds another experiment, or this one with more rounds."""
@@ -174,6 +159,10 @@ class RunFolder:
                 f"{more} or more"
             )
 
+    def _is_of_this(self, identity: str | None) -> bool:
+        """Whether a file with this identity is of the experiment in the folder."""
+        return identity == self.experiment.identity
+
     def _changed(self, what: str) -> BadInput:
         return BadInput(
             f"{self.folder}: experiment.toml is not the one that its {what} was made with; "
@@ -183,141 +172,51 @@ class RunFolder:
     def _begin(self, root: Path | None, command: str) -> tuple[Rounds, float]:
         """The federation at the round it had reached, and the seconds spent so far."""
         for left in self.folder.glob(".*.partial"):
-            left.unlink()  # by a process that was killed in mid-write
+            left.unlink()  # by a process that was killed while it wrote
         federation, spec = self._build(root), toml(self.experiment.values()).encode()
         privacy(federation)  # which may lack a package: better now than after the last round
-        saved = self._saved()
+        saved = self.checkpoint.load()
         if saved is None:
-            write_whole(
-                self.folder / "environment.json", _json(environment(federation.device, command))
-            )
-            write_whole(self.folder / "clients.json", _clients(federation))
+            where = environment(federation.device, command)
+            write_whole(self.folder / "environment.json", as_json(where))
+            write_whole(self.folder / "clients.json", clients_of(federation))
             write_whole(self.folder / "metrics.jsonl", b"")
             write_whole(self.folder / "experiment.toml", spec)
             return federation, 0.0
         state, about = saved
-        if about.get("experiment") != self.experiment.identity:
+        if not self._is_of_this(about.get("experiment")):
             raise self._changed("checkpoint")
         federation.restore(state)
         if federation.round > self.experiment.rounds:
-            raise self._damaged("checkpoint.safetensors", f"it is of round {federation.round}")
-        self._cut_metrics(federation.round)
-        federation.watch.tested = self._tested()
+            raise self.checkpoint.damaged(f"it is of round {federation.round}")
+        path = self.folder / "metrics.jsonl"
+        write_whole(path, cut(path, federation.round))
+        federation.watch.tested = [
+            (line["round"], line["accuracy"])
+            for line in read_lines(path)
+            if line.get("accuracy") is not None
+        ]
+        if about.get("experiment") != self.experiment.identity:  # named as runs once were
+            self.checkpoint.save(state, about | {"experiment": self.experiment.identity})
         write_whole(self.folder / "experiment.toml", spec)  # it may ask for more rounds than before
         try:
             return federation, float(about["seconds"])
         except (KeyError, ValueError):
-            raise self._damaged("checkpoint.safetensors", "its seconds are no number") from None
-
-    def _saved(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
-        if not (self.folder / "checkpoint.safetensors").is_file():
-            return None
-        state, about = self._read("checkpoint.safetensors")
-        self._means = about.get("means")
-        if self._means:
-            if not MEANS.fullmatch(self._means):  # it is not to lead out of the folder
-                raise self._damaged(
-                    "checkpoint.safetensors", f"its means are in {printable(self._means)}"
-                )
-            state |= self._read(self._means)[0]
-        return state, about
-
-    def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-        from safetensors import SafetensorError, safe_open
-
-        path = self.folder / name
-        if path.is_symlink():
-            raise self._damaged(name, "it is a link to a file elsewhere")
-        try:
-            with safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 - not a dict
-        except (
-            SafetensorError,
-            OSError,
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            RuntimeError,
-        ) as error:
-            raise self._damaged(
-                name, str(error)
-            ) from None  # what torch makes of a tensor's kind and shape may fail as well
-
-    def _damaged(self, name: str, reason: str) -> BadInput:
-        why = printable(reason.strip().split("\n")[0])
-        return BadInput(
-            f"{self.folder / name} is damaged ({why}); delete checkpoint.safetensors to start this "
-            "run anew"
-        )
-
-    def _content(self, name: str) -> bytes:
-        return read_within(
-            self.folder / name,
-            LARGEST,
-            f"restore it, or delete {self.folder} to start anew",
-            links=False,
-        )
-
-    def _checkpoint(self, federation: Rounds, seconds: float) -> None:
-        """Write what the next round depends on: a new version of the released means first; the old
-        one goes last.
-        """
-        from safetensors.torch import save
-
-        about = {"experiment": self.experiment.identity, "seconds": repr(seconds)}
-        state = {name: t.contiguous() for name, t in federation.state().items()}
-        released = {name: state.pop(name) for name in RELEASED if name in state}
-        if released:
-            about["means"] = f"means-{int(state['exchange.version'])}.safetensors"
-            if about["means"] != self._means:
-                write_whole(self.folder / about["means"], save(released))
-                self._means = about["means"]
-        write_whole(self.folder / "checkpoint.safetensors", save(state, about))
-        self._drop_old_means()
-
-    def _drop_old_means(self) -> None:
-        for old in self.folder.glob("means-*.safetensors"):
-            if old.name != self._means:
-                old.unlink()
-
-    def _cut_metrics(self, rounds: int) -> None:
-        """Drop what was written after the checkpoint, a torn last line included; it will come
-        again.
-        """
-        path = self.folder / "metrics.jsonl"
-        lines = self._content(path.name).split(b"\n")[:rounds] if path.is_file() else []
-        if [_round_of(line) for line in lines] != list(range(1, rounds + 1)):
-            raise BadInput(
-                f"{path} lacks some of the {rounds} rounds before the checkpoint; delete "
-                "checkpoint.safetensors to start anew"
-            )
-        write_whole(path, b"".join(line + b"\n" for line in lines))
-
-    def _lines(self) -> list[dict[str, Any]]:
-        return [
-            json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()
-        ]
-
-    def _tested(self) -> list[tuple[int, float]]:
-        """The rounds that were tested, and their accuracies."""
-        return [
-            (line["round"], line["accuracy"])
-            for line in self._lines()
-            if line.get("accuracy") is not None
-        ]
+            raise self.checkpoint.damaged("its seconds are no number") from None
 
     def _finish(self, federation: Rounds) -> dict[str, Any]:
-        self._drop_old_means()  # left by a process that was killed after its last checkpoint
+        """Write the scores of clients and the summary."""
+        spec = self.experiment
+        self.checkpoint.drop_old_means()  # left by a process killed after its last checkpoint
         if federation.data.test_clients is not None:
-            write_whole(
-                self.folder / "clients.json",
-                _clients(federation, federation.evaluate_clients().scores.tolist()),
-            )
-        summary = summarise(self._lines(), self.experiment) | privacy(federation)
+            write_whole(self.folder / "clients.json", clients_of(federation, scored=True))
+        lines = read_lines(self.folder / "metrics.jsonl")
+        summary = summarise(lines, spec.identity, spec.algorithm, spec.target)
+        summary |= privacy(federation)
         if said := federation.watch.warning():
             summary["warning"] = said
-        write_whole(self.folder / "summary.json", _json(summary))
+        write_whole(self.folder / "summary.json", as_json(summary))
+        forget_failure(self.folder)
         return summary
 
 
@@ -338,7 +237,7 @@ class Run(RunFolder):
 
     @staticmethod
     def open(folder: Path) -> "Run":
-        """The run in a folder, by its experiment.toml."""
+        """The run in a folder, by its experiment.toml; BadInput if there is none."""
         if not (folder / "experiment.toml").is_file():
             raise BadInput(
                 f"{folder} holds no run: it has no experiment.toml; give a folder that 'fedmix "
@@ -347,8 +246,11 @@ class Run(RunFolder):
         return Run(Experiment.load(folder / "experiment.toml"), folder)
 
     def restored(self, root: Path | None = None) -> Federation:
-        """The federation as the last checkpoint left it, to look at; nothing is written."""
-        saved = self._saved()
+        """The federation as the last checkpoint left it; nothing is written.
+
+        Raises BadInput if there is no checkpoint, or a damaged one.
+        """
+        saved = self.checkpoint.load()
         if saved is None:
             raise BadInput(f"{self.folder} has no checkpoint; start it with 'fedmix run' first")
         federation = self.experiment.federation(root)
@@ -360,6 +262,26 @@ class Run(RunFolder):
 
     def _there(self) -> dict[str, Any]:
         return Experiment.load(self.folder / "experiment.toml").values()
+
+    def _is_of_this(self, identity: str | None) -> bool:
+        if super()._is_of_this(identity):
+            return True
+        there = read_values(self.folder / "experiment.toml")
+        same = Experiment.of(there).identity == self.experiment.identity
+        return same and identity == old_identity(there)
+
+
+def folder_of(experiment: Experiment, out: Path, suffix: str = "") -> Path:
+    """Where an experiment's run is, or goes: `out / experiment.id`, with a suffix.
+
+    A run that was begun when ids were a hash of all settings stays in the folder that it has.
+    """
+    folder, what = out / f"{experiment.id}{suffix}", experiment.id.rpartition("-")[0]
+    if not folder.exists():
+        for old in sorted(out.glob(f"{what}-{'[0-9a-f]' * 10}{suffix}/experiment.toml")):
+            if Experiment.load(old).id == experiment.id:
+                return old.parent
+    return folder
 
 
 def kept(values: Mapping[str, Any]) -> dict[str, str]:
@@ -377,195 +299,6 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
                 if key == "recorded.initial_weights"
                 else ""
             )
-            return (
-                f"{key} is {before.get(key, 'not set')} there and {now.get(key, 'not set')} "
-                f"here{hint}"
-            )
+            there, here = (settings.get(key, "not set") for settings in (before, now))
+            return f"{key} is {there} there and {here} here{hint}"
     return ""
-
-
-def summarise(lines: list[dict[str, Any]], experiment: Spec) -> dict[str, Any]:
-    """Last, best, mean of the last ten evaluations, rounds to the target, seconds and bytes."""
-    score_name = "accuracy" if "accuracy" in lines[-1] else "mse"
-    better = max if score_name == "accuracy" else min
-    scores = [(line["round"], line[score_name]) for line in lines if score_name in line]
-    finite = [(r, s) for r, s in scores if s is not None]
-    best_round, best = better(finite, key=lambda pair: pair[1]) if finite else (None, None)
-    target = experiment.target
-    reached = [
-        r
-        for r, s in finite
-        if target is not None and (s >= target if better is max else s <= target)
-    ]
-    final = lines[-1]
-    return {
-        "rounds": final["round"],
-        "identity": experiment.identity,
-        "algorithm": experiment.algorithm,
-        "score_name": score_name,
-        "last": scores[-1][1],
-        "best": best,
-        "best_round": best_round,
-        "mean_last_ten": float(np.mean(lately))
-        if None not in (lately := [s for _, s in scores[-10:]])
-        else None,
-        "target": target,
-        "rounds_to_target": reached[0] if reached else None,
-        "seconds": final["seconds"],
-        "bytes_up": final["bytes_up"],
-        "bytes_down": final["bytes_down"],
-    }
-
-
-def privacy(federation: Rounds) -> dict[str, Any]:
-    """What the releases so far guarantee, in a sentence and in numbers; None where they guarantee
-    nothing.
-    """
-    sample = guarantee_of(federation)
-    numbers = {
-        "epsilon": sample.epsilon if sample else None,
-        "delta": sample.delta,
-        "releases": sample.releases,
-    }
-    said = str(sample)
-    if sample:
-        client = guarantee_of(federation, level="client")
-        said += (
-            f" For a whole client replaced: ε = {upwards(client.epsilon)}."
-            if client
-            else " None for a whole client."
-        )
-        said += " Weights, sizes and who takes part are not covered."
-    return {"privacy": said, **numbers}
-
-
-def _line(done: Round, federation: Rounds, seconds: float) -> dict[str, Any]:
-    total = federation.traffic
-    sent = {
-        "bytes_up": total.up,
-        "bytes_down": total.down,
-        **{k: v for k, v in asdict(total).items() if k != "pool"},
-    }
-    scores = {
-        name: value if math.isfinite(value) else None
-        for name, value in (done.metrics or {}).items()
-    }
-    return {
-        "round": done.round,
-        **scores,
-        "local_loss": done.local_loss,
-        "seconds": round(seconds, 3),
-        **sent,
-        **done.notes,
-    }
-
-
-def _round_of(line: bytes) -> Any:
-    """The round of a line that has all that a summary needs; None for others."""
-    try:
-        said = parse_json(line)
-    except ValueError:
-        return None
-    if (
-        not isinstance(said, dict)
-        or not {"round", "seconds", "bytes_up", "bytes_down"} <= said.keys()
-    ):
-        return None
-    return (
-        said["round"]
-        if all(value is None or type(value) in (int, float) for value in said.values())
-        else None
-    )
-
-
-def _clients(federation: Rounds, scores: list[float] | None = None) -> bytes:
-    """Who holds how much, and the last model's score on each client's own test samples where that
-    is known.
-    """
-    clients = federation.holdings()
-    if scores is not None:
-        clients["scores"] = [score if math.isfinite(score) else None for score in scores]
-    return _json(clients, indent=None)
-
-
-def _gallery(federation: Rounds, path: Path) -> None:
-    """Some of the means that this run exchanges, beside the single samples that m=1 would have
-    sent.
-    """
-    data, exchange = federation.data, federation.exchange
-    if (
-        exchange is None
-        or federation.needs.layer
-        or exchange.how.source != "pool"
-        or not isinstance(data.transform, Images)
-    ):
-        return
-    from safetensors.torch import save
-
-    assert exchange.pool is not None
-    samples = data.units(
-        np.stack([data.x[data.clients[k][0]] for k in range(min(GALLERY, len(data.clients)))])
-    )
-    write_whole(
-        path,
-        save({"means": exchange.pool.x[:GALLERY].contiguous(), "samples": samples.contiguous()}),
-    )
-
-
-def _json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
-    return (json.dumps(value, indent=indent) + "\n").encode()
-
-
-@contextmanager
-def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
-    """Keep other processes out of a folder; one in which nothing was begun is removed again."""
-    path = folder / name
-    refuse_link(path)
-    with path.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(
-                f"another process is running in {folder}; wait for it or stop it first"
-            ) from None
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # another process came, or the folder went
-                if list(folder.iterdir()) == [path]:
-                    path.unlink()
-                    folder.rmdir()
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Make the folder, and turn what goes wrong with it into a sentence; no folders are left that
-    were made for nothing.
-    """
-    made: list[Path] = []
-    try:
-        made += [path for path in (folder, *folder.parents) if not path.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise FedmixError(
-                f"the disk of {folder} is full; make room and start the same again: it goes on "
-                "where it was"
-            ) from error
-        if error.errno in (
-            errno.EACCES,
-            errno.EROFS,
-            errno.EPERM,
-            errno.ENOTDIR,
-            errno.EEXIST,
-            errno.ENOENT,
-        ):
-            raise BadInput(
-                f"{folder} cannot be written ({error.strerror}); choose another folder"
-            ) from error
-        raise
-    finally:
-        with suppress(OSError):  # they hold something
-            for path in filter(Path.exists, made):
-                path.rmdir()

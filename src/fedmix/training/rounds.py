@@ -111,11 +111,17 @@ class Rounds:
             due = self.round % evaluate_every == 0 or self.round == rounds
             metrics = self.evaluate() if due else None
             self.watch.note(self.round, metrics)
-            done = Round(self.round, local_loss, traffic, metrics, self.notes)
-            for callback in self.callbacks:
-                callback(done, self)
-            yield done
+            yield self._called_back(Round(self.round, local_loss, traffic, metrics, self.notes))
             self.watch.check()
+
+    def _called_back(self, done: Round) -> Round:
+        """Call the callbacks; a round that they make the last has test metrics."""
+        for callback in self.callbacks:
+            callback(done, self)
+        if self.stopped and done.metrics is None:
+            done = replace(done, metrics=self.evaluate())
+            self.watch.note(self.round, done.metrics)
+        return done
 
     def stop(self) -> None:
         """Have the round that was just done be the last; for callbacks."""

@@ -125,7 +125,8 @@ class Program:
 
     def meet(self, known: Known, stays: list[Stay]) -> None:
         """Take what is known of clients that begin, each for its slot."""
-        where = torch.tensor([stay.slot for stay in stays], device=self.data.device)
+        slots = [stay.slot for stay in stays]
+        where = torch.tensor(slots, dtype=torch.int64, device=self.data.device)
         new = known.of([stay.client for stay in stays])
         for mine, theirs in zip(_leaves(self.state.known), _leaves(new), strict=True):
             mine[where] = theirs

@@ -1,0 +1,50 @@
+"""failure.json: how a run ended that diverged or collapsed.
+
+Such a run ends the same way again, so that is its result. Deleting the file makes `fedmix
+reproduce` run it again; a run that gets to its end removes it.
+"""
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from fedmix.core.errors import BadInput, Collapsed, Diverged
+from fedmix.core.files import parse_json, printable, write_whole
+from fedmix.runs.folder import as_json, read
+
+FILE = "failure.json"
+
+
+class Failure(NamedTuple):
+    """What ended a run, in which round, and why."""
+
+    kind: Literal["diverged", "collapsed"]
+    round: int
+    reason: str
+
+
+def record_failure(folder: Path, error: Diverged | Collapsed) -> None:
+    """Write how a run ended to its folder."""
+    write_whole(folder / FILE, as_json({"kind": type(error).__name__.lower(), **vars(error)}))
+
+
+def forget_failure(folder: Path) -> None:
+    """Remove the record of an earlier failure, if there is one."""
+    (folder / FILE).unlink(missing_ok=True)
+
+
+def read_failure(folder: Path) -> Failure | None:
+    """The failure that a run folder records, or None; BadInput if its file is damaged."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    content = read(path)
+    try:
+        said = parse_json(content)
+        kind: Literal["diverged", "collapsed"] = (
+            "collapsed" if said.get("kind") == "collapsed" else "diverged"
+        )
+        return Failure(kind, int(said["round"]), printable(said["reason"]))
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        raise BadInput(
+            f"{path} is damaged; delete it and go on with: fedmix resume {folder}"
+        ) from None

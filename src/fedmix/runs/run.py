@@ -299,6 +299,6 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
                 if key == "recorded.initial_weights"
                 else ""
             )
-            there, here = (settings.get(key, "not set") for settings in (before, now))
-            return f"{key} is {there} there and {here} here{hint}"
+            was, is_ = (settings.get(key, "not set") for settings in (before, now))
+            return f"{key} is {was} there and {is_} here{hint}"
     return ""

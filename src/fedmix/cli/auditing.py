@@ -15,7 +15,7 @@ from fedmix.core.errors import BadInput, Interrupted
 from fedmix.data.federated import FederatedData
 from fedmix.exchange.settings import Exchange, GroupSize
 from fedmix.experiment.spec import Experiment
-from fedmix.privacy.audit import Cell, Grid, Noise, audit
+from fedmix.privacy.audit import Attacked, Grid, Noise, audit
 from fedmix.privacy.audit.grid import steps
 from fedmix.runs.environment import environment
 from fedmix.runs.progress import console, counting, tell_written
@@ -67,7 +67,7 @@ def attack(
             "--epsilon needs a bound on samples, for without one no noise gives a guarantee; give "
             "--clip as well"
         )
-    cells: list[Cell] = []
+    cells: list[Attacked] = []
     with counting(steps(seeds, grid), quiet or as_json) as listen:
         try:
             cells.extend(audit(lambda s: by_seed[s].build_data(root), list(by_seed), grid, listen))

@@ -5,10 +5,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
 from fedmix.bench import plot as pictures
 from fedmix.bench import results
 from fedmix.bench import scale as scaling
@@ -20,6 +16,7 @@ from fedmix.cli.commands import check_outputs
 from fedmix.cli.words import listed
 from fedmix.core.errors import BadInput, Interrupted
 from fedmix.experiment.presets import experiment
+from fedmix.report.tables import Table
 from fedmix.runs.progress import console, counting, tell_written
 from fedmix.training.federation import device_named
 
@@ -98,8 +95,8 @@ def scale(
                 else:
                     grown.append(found)
         except KeyboardInterrupt:
-            raise _stopped(_growth_table(grown) if grown else None, notes) from None
-    _tell(_growth_table(grown), notes)
+            raise _stopped(scaling.table(grown) if grown else None, notes) from None
+    _tell(scaling.table(grown), notes)
     if json_file:
         results.written("scale", on, grown, notes, json_file)
     if plot:
@@ -119,9 +116,9 @@ def show(files: Sequence[Path], chart: Path | None, markdown: bool) -> None:
         pictures.draw_speedups(records, chart)
         tell_written(chart)
     if markdown:
-        print(results.markdown(records))
+        print(results.table(records).markdown())
     else:
-        console(sys.stdout).print(results.table(records))
+        console(sys.stdout).print(results.table(records).rich())
 
 
 def among(option: str, text: str, known: Iterable[str]) -> list[str]:
@@ -174,7 +171,7 @@ def _command(name: str, **options: object) -> str:
 def _tell(table: Table | None, notes: Sequence[str]) -> None:
     out = console(sys.stdout)
     if table is not None:
-        out.print(table)
+        out.print(table.rich())
     for note in notes:
         out.print(note, soft_wrap=True)
 
@@ -184,18 +181,3 @@ def _stopped(table: Table | None, notes: Sequence[str]) -> Interrupted:
     _tell(table, notes)
     what = "nothing was measured yet" if table is None else "this is what was measured so far"
     return Interrupted(f"stopped; {what}, and no file was written")
-
-
-def _growth_table(grown: Sequence[scaling.Growth]) -> Table:
-    table = Table("", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for header in ("seconds", "range", "before", "MiB"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for i, g in enumerate(grown):
-        if i == 0 or (grown[i - 1].axis, grown[i - 1].algorithm) != (g.axis, g.algorithm):
-            table.add_section()
-            table.add_row(Text(f"{g.algorithm}, {scaling.TITLES[g.axis]}", style="bold"))
-        spread = f"{g.low:.3f}–{g.high:.3f}"
-        table.add_row(
-            f"  {g.value:,}", f"{g.seconds:.3f}", spread, f"{g.setup_s:.1f} s", f"{g.peak_mib:.0f}"
-        )
-    return table

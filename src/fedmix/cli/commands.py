@@ -288,10 +288,9 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], *, quiet: bool, as_
     if as_json:
         print(json.dumps(summaries, indent=1))
     elif summaries:
-        from fedmix.report import load_runs
-        from fedmix.report import table as tabulate
+        from fedmix.report import load_runs, results_of
 
-        paper().print(tabulate(load_runs([Path(f) for f in summaries])).rich())
+        paper().print(results_of(load_runs([Path(f) for f in summaries])).table().rich())
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), soft_wrap=True)
         for folder, summary in summaries.items():
@@ -385,7 +384,7 @@ def write_reports(
     for picture in filter(None, pictures):
         report.draw(runs, picture)
     if csv:
-        write(csv, report.table(runs).csv().encode())
+        write(csv, report.results_of(runs).numbers().csv().encode())
     if html:
         report.write_html(runs, html)
     tell_written(*pictures, csv, html)

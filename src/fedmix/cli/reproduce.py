@@ -169,23 +169,17 @@ def list_tables(studies: Sequence[Study], device: str, *, as_json: bool) -> None
         }
         print(json.dumps({"how": how, "tables": listed}, indent=1, ensure_ascii=False))
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from fedmix.report.tables import Column, Table
 
     with_seeds = (
         "With one seed" if len(studies[0].seeds) == 1 else f"With {len(studies[0].seeds)} seeds"
     )
-    drawn = Table(
-        "table",
-        "what",
-        "runs",
-        "time",
-        box=SIMPLE_HEAD,
+    shown = Table(
+        [
+            Column(name, right=False, wrap=name == "what")
+            for name in ("table", "what", "runs", "time")
+        ],
+        [[name, title, str(len(e)), duration(seconds(e, step))] for name, title, e in lines],
         caption=f"{with_seeds}. {how}",
-        caption_justify="left",
     )
-    for name, title, e in lines:
-        drawn.add_row(name, title, str(len(e)), duration(seconds(e, step)))
-    for column in (0, 2, 3):
-        drawn.columns[column].no_wrap = True
-    console(sys.stdout).print(drawn)
+    console(sys.stdout).print(shown.rich())

@@ -1,8 +1,8 @@
 """Half a client's samples per mean, grouped at random or by class (the paper's tab:dataset_split)."""
 
-from fedmix.paper.base import Part, Table, sweep
+from fedmix.paper.base import PaperTable, Part, sweep
 
-TABLE = Table(
+TABLE = PaperTable(
     name="split",
     title="Test accuracy of FedMix after 500 rounds on CIFAR-10 with means of half a client's samples",
     source="tab:dataset_split",

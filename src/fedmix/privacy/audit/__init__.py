@@ -3,6 +3,6 @@ changes.
 """
 
 from fedmix.privacy.audit.findings import Finding, findings
-from fedmix.privacy.audit.grid import Cell, Grid, Noise, audit
+from fedmix.privacy.audit.grid import Attacked, Grid, Noise, audit
 
-__all__ = ["Cell", "Finding", "Grid", "Noise", "audit", "findings"]
+__all__ = ["Attacked", "Finding", "Grid", "Noise", "audit", "findings"]

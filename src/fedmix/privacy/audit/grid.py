@@ -92,7 +92,7 @@ class Ground:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Attacked:
     """What every attack gave at one M and one noise.
 
     `together` is a client's attack where the server averages.
@@ -123,7 +123,7 @@ def audit(
     seeds: Sequence[int],
     grid: Grid,
     listen: Callable[[str], None],
-) -> Iterator[Cell]:
+) -> Iterator[Attacked]:
     """Attack; `deal` gives a seed's data, `listen` hears what begins, `steps(...)` times in all."""
     dealt = {seed: deal(seed) for seed in seeds}
     for data in dealt.values():
@@ -201,7 +201,7 @@ def cell(
     noise: Noise,
     grid: Grid,
     listen: Callable[[str], None],
-) -> Cell:
+) -> Attacked:
     """All attacks at one M and one noise, their outcomes put together over the seeds."""
     found = []
     for g in grounds:
@@ -228,7 +228,7 @@ def cell(
         Linking(*np.mean(parts, axis=0).tolist())
         for parts in zip(*(f.linking for f in found), strict=True)
     )
-    return Cell(
+    return Attacked(
         m=size,
         how=how,
         group=min(groups),
@@ -255,7 +255,7 @@ def cell(
 
 
 class _Found(NamedTuple):
-    """What the attacks on one seed's exchange gave; pairs and triples as in `Cell`."""
+    """What the attacks on one seed's exchange gave; pairs and triples as in `Attacked`."""
 
     how: Exchange
     scores: tuple[Array, Array, Array]

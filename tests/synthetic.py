@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from fedmix.training.server import Updates
 from torch import Tensor, nn
 
 from fedmix import Federation, models
@@ -15,7 +16,6 @@ from fedmix.data.transforms import Images, OneHot, Transform
 from fedmix.models import Model
 from fedmix.training.batches import Resident
 from fedmix.training.engines import Engine, Work
-from fedmix.training.server import Updates
 
 RAGGED = (23, 7, 40, 1, 16)
 EngineName = Literal["sequential", "vectorised"]

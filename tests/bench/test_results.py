@@ -110,7 +110,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
 def shown(records: list[Record]) -> str:
     console = Console(width=100)
     with console.capture() as capture:
-        console.print(results.table(records))
+        console.print(results.table(records).rich())
     return capture.get()
 
 
@@ -125,7 +125,7 @@ def test_table_has_a_heading_for_each_workload_and_no_empty_columns(tmp_path: Pa
 
 
 def test_markdown_has_the_same_cells(tmp_path: Path) -> None:
-    lines = results.markdown(read_steps(file(tmp_path, ROWS))).splitlines()
+    lines = results.table(read_steps(file(tmp_path, ROWS))).markdown().splitlines()
     assert (
         lines[0] == "| workload | variant | ms | range | vs plain | threads | outside | padding |"
     )
@@ -138,7 +138,7 @@ def test_names_from_a_file_cannot_steer_a_terminal_or_break_a_table(tmp_path: Pa
     records = read_steps(file(tmp_path, wild))
     assert "\x1b" not in shown(records)
     assert "[bold]x" in shown(records)
-    assert all(line.count("|") == 5 for line in results.markdown(records).splitlines())
+    assert all(line.count("|") == 5 for line in results.table(records).markdown().splitlines())
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fedmix import Exchange, Federation, FedMix, Training
-from fedmix.bench.results import markdown, read_steps
+from fedmix.bench.results import read_steps, table
 from fedmix.core.errors import BadInput, FedmixError
 from fedmix.data import from_arrays
 from fedmix.data.images import save_images
@@ -27,7 +27,7 @@ from fedmix.experiment.spec import Experiment
 from fedmix.experiment.sweep import parse_setting
 from fedmix.flower.ledger import Ledger
 from fedmix.flower.policy import Policy
-from fedmix.report import load_runs, table
+from fedmix.report import load_runs, results_of
 from fedmix.runs.run import Run
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _reported(name: str, data: bytes) -> None:
         (scratch() / "run" / left).unlink(missing_ok=True)
     _file(f"run/{name}", data)
     runs = load_runs([scratch() / "run"])
-    table(runs).csv()
+    results_of(runs).numbers().csv()
 
 
 def metrics(data: bytes) -> None:
@@ -117,7 +117,7 @@ def gallery(data: bytes) -> None:
 
 def steps(data: bytes) -> None:
     """Results of a benchmark."""
-    markdown(read_steps(_file("steps.json", data)))
+    table(read_steps(_file("steps.json", data))).markdown()
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from fedmix.training.server import Updates, average
 from torch import Tensor, nn
 
 from fedmix import BadInput, Federation, Objective, Supervised, Training
@@ -16,7 +17,6 @@ from fedmix.data import FederatedData, from_arrays
 from fedmix.kernels.precision import Precision, arithmetic, check_device, current
 from fedmix.models import Model
 from fedmix.training import federation as loop
-from fedmix.training.server import Updates, average
 from tests.synthetic import ENGINES, EngineName
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedmix.paper import TABLES, Part, picture
-from fedmix.paper.comparison import Cell, Comparison, Difference, Result, compare
+from fedmix.paper.comparison import Compared, Comparison, Difference, Result, compare
 from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric
 from fedmix.paper.show import caption
 from fedmix.paper.study import Study
@@ -24,7 +24,7 @@ def cell(
     diverged: Rounds = None,
     collapsed: Rounds = None,
     **more: object,
-) -> Cell:
+) -> Compared:
     """The cell of a row `name` with these values of seeds 0, 1, ..."""
     failures = {seed: Failure("diverged", when, "") for seed, when in (diverged or {}).items()}
     failures |= {seed: Failure("collapsed", when, "") for seed, when in (collapsed or {}).items()}
@@ -32,7 +32,7 @@ def cell(
     metric = more.get("metric", ACCURACY)
     assert isinstance(metric, Metric)
     name = str(more.get("name", "fedmix"))
-    return Cell(
+    return Compared(
         Part(name, name.title(), preset=str(more.get("preset", ""))),
         Part("cifar10", "CIFAR-10"),
         metric,
@@ -41,7 +41,7 @@ def cell(
     )
 
 
-def comparison(*cells: Cell) -> Comparison:
+def comparison(*cells: Compared) -> Comparison:
     return Comparison(Study(TABLES["epochs"]), "last", tuple((c,) for c in cells))
 
 
@@ -69,7 +69,7 @@ def comparison(*cells: Cell) -> Comparison:
         (cell([math.inf, 30.0, 40.0], metric=ROUNDS), "35 ± 7 (1 never)"),
     ],
 )
-def test_a_cell_says_what_befell_every_seed(one: Cell, said: str) -> None:
+def test_a_cell_says_what_befell_every_seed(one: Compared, said: str) -> None:
     assert one.text() == said
 
 

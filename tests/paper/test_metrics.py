@@ -11,6 +11,7 @@ from fedmix.paper import TABLES
 from fedmix.paper.comparison import Comparison, compare
 from fedmix.paper.metrics import Protocol
 from fedmix.paper.study import Study
+from fedmix.runs.summary import scores_of
 
 ACCURACIES = [
     0.3,
@@ -27,8 +28,9 @@ def write_run(out: Path, experiment: Experiment, accuracies: list[float], rounds
     folder = out / experiment.id
     folder.mkdir(parents=True)
     (folder / "experiment.toml").write_text(experiment.toml())
-    (folder / "summary.json").write_text(json.dumps({"rounds": rounds}))
     tested = dict(enumerate(accuracies, 1))
+    scores = scores_of("accuracy", [(5 * n, a) for n, a in tested.items()], experiment.target)
+    (folder / "summary.json").write_text(json.dumps({"rounds": rounds} | scores))
     lines = [
         {"round": r, "seconds": 60.0 * r, "bytes_up": 0, "bytes_down": 0}
         | ({"accuracy": tested[r // 5]} if r % 5 == 0 else {})

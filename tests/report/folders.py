@@ -2,6 +2,7 @@
 
 import json
 import math
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import tomli_w
 from safetensors.numpy import save_file
+
+from fedmix.runs.summary import HIGHER_IS_BETTER, scores_of
 
 SPEED = {"fedavg": 14.0, "naivemix": 10.0, "fedmix": 7.0}
 TOP = {"fedavg": 0.9, "naivemix": 0.94, "fedmix": 0.97}
@@ -70,7 +73,16 @@ def metrics(settings: Mapping[str, Any], done: int | None = None) -> list[dict[s
 
 
 def write_lines(folder: Path, lines: list[dict[str, Any]]) -> None:
+    """Write the metrics, and the scores in the summary if there is one."""
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary = folder / "summary.json"
+    name = next((name for name in HIGHER_IS_BETTER for line in lines if name in line), None)
+    if name and summary.exists():
+        target = tomllib.loads((folder / "experiment.toml").read_text()).get("target")
+        scores = [(line["round"], line[name]) for line in lines if name in line]
+        tests = [(r, s if math.isfinite(s) else None) for r, s in scores]
+        said = json.loads(summary.read_text()) | scores_of(name, tests, target)
+        summary.write_text(json.dumps(said))
 
 
 def run_folder(
@@ -84,6 +96,15 @@ def run_folder(
     """A whole run folder; unfinished after `done` rounds if given."""
     folder.mkdir(parents=True)
     (folder / "experiment.toml").write_text(tomli_w.dumps(settings))
+    if done is None:
+        privacy = (
+            "No formal guarantee: means of m=all samples with no noise."
+            if "exchange" in settings
+            else "No means are exchanged."
+        )
+        (folder / "summary.json").write_text(
+            json.dumps({"score_name": "accuracy", "rounds": settings["rounds"], "privacy": privacy})
+        )
     write_lines(folder, metrics(settings, done))
     environment = {
         "fedmix": "0.1.0",
@@ -101,15 +122,6 @@ def run_folder(
     (folder / "clients.json").write_text(
         json.dumps({"classes": classes, "sizes": counts.sum(1).tolist(), "counts": counts.tolist()})
     )
-    if done is None:
-        privacy = (
-            "No formal guarantee: means of m=all samples with no noise."
-            if "exchange" in settings
-            else "No means are exchanged."
-        )
-        (folder / "summary.json").write_text(
-            json.dumps({"score_name": "accuracy", "rounds": settings["rounds"], "privacy": privacy})
-        )
     if "exchange" in settings:
         samples = rng.random((12, 1, 8, 8), np.float32)
         save_file(

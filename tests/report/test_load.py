@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedmix.core.errors import BadInput
-from fedmix.report import files, load_runs, table
+from fedmix.report import files, load_runs, results_of
 from fedmix.report.groups import grouped
 from tests.report.folders import metrics, run_folder, spec, study, write_lines
 
@@ -82,6 +82,7 @@ def damage(name: str, content: str | bytes) -> Callable[[Path], object]:
             r"line 2, is not valid JSON",
         ),
         (damage("summary.json", "[]"), r"summary\.json does not hold a JSON object"),
+        (damage("summary.json", "{}"), r"summary\.json does not hold the scores of a run"),
         (
             damage("summary.json", "[" * 100_000),
             r"summary\.json is not valid JSON \(nested too deeply\)",
@@ -144,7 +145,7 @@ def test_a_diverged_run_does_not_look_like_a_good_one(tmp_path: Path) -> None:
     write_lines(
         folder, [{"round": 1, "mse": 2.0}, {"round": 2, "mse": 5.0}, {"round": 3, "mse": math.nan}]
     )
-    [row] = table(load_runs([folder])).rows
+    [row] = results_of(load_runs([folder])).rows
     assert row.last.text() == "not finite"
     assert row.best.mean == 2.0
 

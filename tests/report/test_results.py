@@ -1,7 +1,8 @@
-"""The table's numbers by hand, and its forms: CSV, terminal, picture."""
+"""The numbers of results by hand, and their forms: CSV, terminal, picture."""
 
 import csv
 import io
+import json
 import math
 import re
 import subprocess
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedmix.core.errors import BadInput
-from fedmix.report import curves, draw, load_runs, table
+from fedmix.report import curves, draw, load_runs, results_of
 from fedmix.report.series import band
 from tests.report.folders import run_folder, spec, study, write_lines
 
@@ -41,7 +42,7 @@ def scored(folder: Path, seed: int, scores: list[float], **sections: dict[str, o
 def test_numbers_by_hand(tmp_path: Path) -> None:
     scored(tmp_path / "a", 0, [0.5, 0.9, 0.8])
     scored(tmp_path / "b", 1, [0.3, 0.4, 0.6])
-    [row] = table(load_runs([tmp_path])).rows
+    [row] = results_of(load_runs([tmp_path])).rows
     assert row.last.mean == pytest.approx(0.7)
     assert row.last.deviation == pytest.approx(math.sqrt(2 * 0.1**2))  # n - 1 = 1
     assert row.best.mean == pytest.approx(0.75)
@@ -55,16 +56,30 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     assert (row.seconds.mean, row.bytes_up.mean, row.bytes_down.mean) == (6, 12e6, 18e6)
 
 
+def test_the_scores_of_a_finished_run_are_those_of_its_summary(tmp_path: Path) -> None:
+    """They are read and not computed again, until the run is given more rounds."""
+    folder = scored(tmp_path / "a", 0, [0.5, 0.9, 0.8])
+    summary = json.loads((folder / "summary.json").read_text())
+    told = {"last": 0.1, "best": 0.2, "mean_last_ten": None, "rounds_to_target": 7}
+    (folder / "summary.json").write_text(json.dumps(summary | told))
+    [run] = load_runs([folder])
+    assert tuple(run.scores) == (0.1, 0.2, math.inf, 7)
+    grown = (folder / "experiment.toml").read_text().replace("rounds = 3", "rounds = 4")
+    (folder / "experiment.toml").write_text(grown)
+    [run] = load_runs([folder])
+    assert list(run.scores) == pytest.approx([0.8, 0.9, 2.2 / 3, 2])
+
+
 def test_last_ten_leaves_earlier_rounds_out(tmp_path: Path) -> None:
-    [row] = table(load_runs([scored(tmp_path / "a", 0, [0.0] * 5 + [0.5] * 10)])).rows
+    [row] = results_of(load_runs([scored(tmp_path / "a", 0, [0.0] * 5 + [0.5] * 10)])).rows
     assert row.last_ten.mean == 0.5
 
 
 def test_cells_are_in_units_for_people(tmp_path: Path) -> None:
     scored(tmp_path / "a", 0, [0.5, 0.9, 0.8])
     scored(tmp_path / "b", 1, [0.3, 0.4, 0.6])
-    made = table(load_runs([tmp_path]))
-    cells = dict(zip(made.headers, made.cells(made.rows[0]), strict=True))
+    made = results_of(load_runs([tmp_path])).table()
+    cells = dict(zip(made.titles, made.rows[0], strict=True))
     assert cells == {
         "": "fedmix",
         "runs": "2",
@@ -83,24 +98,21 @@ def test_lower_is_better_for_squared_errors(tmp_path: Path) -> None:
     write_lines(
         folder, [{"round": 1, "mse": 5.0}, {"round": 2, "mse": 2.0}, {"round": 3, "mse": 4.0}]
     )
-    [row] = table(load_runs([folder])).rows
+    [row] = results_of(load_runs([folder])).rows
     assert (row.best.mean, row.to_target.mean, row.last.mean) == (2, 2, 4)
 
 
 def test_unfinished_and_not_evaluated_runs_have_a_place(tmp_path: Path) -> None:
     run_folder(tmp_path / "a", spec(rounds=9), done=3)
     (run_folder(tmp_path / "b", spec("fedavg", rounds=9), done=1) / "metrics.jsonl").write_text("")
-    made = table(load_runs([tmp_path]))
-    assert [made.cells(row)[0] for row in made.rows] == [
-        "fedavg (unfinished)",
-        "fedmix (unfinished)",
-    ]
-    assert made.cells(made.rows[0])[2] == "–"
+    fedavg, fedmix = results_of(load_runs([tmp_path])).table().rows
+    assert (fedavg[0], fedavg[2]) == ("fedavg (unfinished)", "–")
+    assert fedmix[0] == "fedmix (unfinished)"
 
 
 def test_csv_has_plain_numbers_and_no_formulas(tmp_path: Path) -> None:
     scored(tmp_path / "a", 0, [0.5, 0.75], objective={"name": "=1+1"})
-    [row] = csv.DictReader(io.StringIO(table(load_runs([tmp_path])).csv()))
+    [row] = csv.DictReader(io.StringIO(results_of(load_runs([tmp_path])).numbers().csv()))
     assert row["label"] == "'=1+1"
     assert (float(row["best"]), row["best_deviation"], float(row["bytes_up"])) == (0.75, "", 8e6)
 
@@ -111,7 +123,7 @@ def test_a_terminal_shows_labels_as_they_are_and_numbers_whole(tmp_path: Path) -
     study(tmp_path / "runs", rounds=12)
     scored(tmp_path / "odd", 0, [0.5], objective={"name": "[red]odd[/]"})
     out = io.StringIO()
-    Console(file=out, width=80).print(table(load_runs([tmp_path])).rich())
+    Console(file=out, width=80).print(results_of(load_runs([tmp_path])).table().rich())
     assert "[red]odd[/]" in out.getvalue()
     assert len(re.findall(r"\d+\.\d±\d+\.\d ", out.getvalue())) >= 9
     assert "…" not in out.getvalue()

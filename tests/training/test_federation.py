@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedmix.training.server import Updates, average
 from torch import nn
 
 from fedmix import (
@@ -35,7 +36,6 @@ from fedmix.models import initialised
 from fedmix.training.draws import ClientPlan
 from fedmix.training.engines import Vectorised
 from fedmix.training.evaluation import ClientScores
-from fedmix.training.server import Updates, average
 from tests.synthetic import ENGINES, EngineName, listen, one_after_another
 from tests.synthetic import federated as synthetic
 

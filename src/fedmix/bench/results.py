@@ -1,18 +1,16 @@
-"""Results of measurements: records (which other programs may write too), files and tables."""
+"""What was measured: records that other programs can write too, their file, and their table."""
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmix.core.errors import BadInput
 from fedmix.core.files import parse_json, printable, read_within
 from fedmix.report.files import write
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from fedmix.report.tables import Column, Table
 
 LARGEST = 16 << 20  # bytes of a file
 
@@ -61,15 +59,14 @@ def with_speedups(records: Sequence[Record]) -> list[Record]:
 
 
 def written(
-    kind: str, about: dict[str, Any], records: Iterable[Any], notes: Sequence[str], path: Path
+    kind: str, about: dict[str, Any], records: Sequence[Any], notes: Sequence[str], path: Path
 ) -> None:
-    """Write records (dataclasses) to a JSON file, with the machine that they were measured on.
+    """Write records, all of one dataclass, with what they were measured on.
 
-    The file is written atomically.
+    The file is whole or not there; BadInput if it cannot be written.
     """
-    rows = [
-        {name: value for name, value in asdict(r).items() if value is not None} for r in records
-    ]
+    names = [Column(field.name) for record in records[:1] for field in fields(record)]
+    rows = Table(names, [astuple(record) for record in records]).objects()
     content = {"kind": kind, **about, "notes": list(notes), "records": rows}
     write(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
@@ -134,39 +131,16 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
 }
 
 
-def table(records: Sequence[Record]) -> "Table":
-    """Table for a terminal, with a heading per workload and algorithm, without empty columns."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    columns = _filled(records)
-    shown = Table("", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in columns:
-        shown.add_column(column, justify="right", no_wrap=True)
-    for i, record in enumerate(records):
-        if i == 0 or _heading(records[i - 1]) != _heading(record):
-            shown.add_section()
-            shown.add_row(Text(_heading(record), style="bold"))
-        shown.add_row(
-            Text(f"  {printable(record.variant)}"), *(COLUMNS[column](record) for column in columns)
-        )
-    return shown
-
-
-def markdown(records: Sequence[Record]) -> str:
-    """The same table in Markdown, with the headings in a column."""
-    columns = _filled(records)
-    lines = [["workload", "variant", *columns], ["---", "---", *["--:"] * len(columns)]]
-    lines += [
-        [_heading(r), printable(r.variant), *(COLUMNS[column](r) for column in columns)]
-        for r in records
-    ]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-
-
-def _filled(records: Sequence[Record]) -> list[str]:
-    return [name for name, cell in COLUMNS.items() if any(cell(record) for record in records)]
+def table(records: Sequence[Record]) -> Table:
+    """The records, with the columns that somebody fills, below what is trained."""
+    filled = {name: of for name, of in COLUMNS.items() if any(of(record) for record in records)}
+    names = (Column(name, right=False, wrap=True) for name in ("workload", "variant"))
+    return Table(
+        [*names, *map(Column, filled)],
+        [[_heading(r), printable(r.variant), *(of(r) for of in filled.values())] for r in records],
+        gap=2,
+        grouped=True,
+    )
 
 
 def _heading(record: Record) -> str:

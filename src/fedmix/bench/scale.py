@@ -29,6 +29,7 @@ from fedmix.core.signals import heard
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.experiment.presets import experiment
 from fedmix.models import initialised
+from fedmix.report.tables import Column, Table
 from fedmix.training.engines import Vectorised
 from fedmix.training.federation import Federation
 from fedmix.training.settings import Training
@@ -136,6 +137,27 @@ def measure(point: Point, algorithm: str, device: str, repeats: int) -> Growth:
         parameters=sum(p.numel() for p in built.params.values()),
         device=built.device.type,
         repeats=repeats,
+    )
+
+
+def table(grown: Sequence[Growth]) -> Table:
+    """Every point, below its axis and algorithm."""
+    names = (Column(name, right=False, wrap=True) for name in ("axis", "value"))
+    return Table(
+        [*names, *map(Column, ("seconds", "range", "before", "MiB"))],
+        [
+            [
+                f"{g.algorithm}, {TITLES[g.axis]}",
+                f"{g.value:,}",
+                f"{g.seconds:.3f}",
+                f"{g.low:.3f}–{g.high:.3f}",
+                f"{g.setup_s:.1f} s",
+                f"{g.peak_mib:.0f}",
+            ]
+            for g in grown
+        ],
+        gap=2,
+        grouped=True,
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedmix.data.federated import FederatedData
     from fedmix.exchange.settings import Exchange, GroupSize
     from fedmix.experiment.spec import Experiment
-    from fedmix.privacy.audit import Cell, Noise
+    from fedmix.privacy.audit import Attacked, Noise
 
 VARIED = {
     "exchange.m": "--m",
@@ -69,8 +69,8 @@ def audit(
     from fedmix.cli.output import check_outputs
     from fedmix.experiment.sweep import experiments
     from fedmix.privacy import audit as attacks
-    from fedmix.privacy.audit import show
     from fedmix.privacy.audit.grid import steps
+    from fedmix.report import audit_table as show
     from fedmix.runs.progress import console, counting, tell_written
 
     settings = settings or []
@@ -85,7 +85,7 @@ def audit(
             "--epsilon needs a bound on samples, for without one no noise gives a guarantee; give "
             "--clip as well"
         )
-    cells: list[Cell] = []
+    cells: list[Attacked] = []
     with counting(steps(seeds, grid), quiet or as_json) as listen:
         try:
             cells.extend(
@@ -114,7 +114,7 @@ def audit(
     else:
         console(sys.stdout).print(show.terminal(cells, grid))
     if html:
-        from fedmix.privacy.audit.page import write_html
+        from fedmix.report.audit_page import write_html
 
         write_html(cells, grid, about, tuple(about["shape"]), html)
         tell_written(html)

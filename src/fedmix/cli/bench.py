@@ -12,9 +12,8 @@ from fedmix.cli import options
 from fedmix.core.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fedmix.bench.scale import Growth
+    from fedmix.report.tables import Table
 
 app = typer.Typer(
     help="Measure fedmix on your machine, with random data in memory.",
@@ -161,8 +160,8 @@ def scale(
                 else:
                     grown.append(found)
         except KeyboardInterrupt:
-            raise _stopped(_growth_table(grown) if grown else None, notes) from None
-    _tell(_growth_table(grown), notes)
+            raise _stopped(scaling.table(grown) if grown else None, notes) from None
+    _tell(scaling.table(grown), notes)
     if json_file:
         results.written("scale", on, grown, notes, json_file)
     if plot:
@@ -196,7 +195,7 @@ def show(
         draw_speedups(records, chart)
         tell_written(chart)
     if markdown:
-        print(results.markdown(records))
+        print(results.table(records).markdown())
     else:
         _tell(results.table(records), [])
 
@@ -260,7 +259,7 @@ def _tell(table: "Table | None", notes: Sequence[str]) -> None:
 
     out = console(sys.stdout)
     if table is not None:
-        out.print(table)
+        out.print(table.rich())
     for note in notes:
         out.print(note, soft_wrap=True)
 
@@ -270,24 +269,3 @@ def _stopped(table: "Table | None", notes: Sequence[str]) -> Interrupted:
     _tell(table, notes)
     what = "nothing was measured yet" if table is None else "this is what was measured so far"
     return Interrupted(f"stopped; {what}, and no file was written")
-
-
-def _growth_table(grown: Sequence["Growth"]) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    from fedmix.bench.scale import TITLES
-
-    table = Table("", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for header in ("seconds", "range", "before", "MiB"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for i, g in enumerate(grown):
-        if i == 0 or (grown[i - 1].axis, grown[i - 1].algorithm) != (g.axis, g.algorithm):
-            table.add_section()
-            table.add_row(Text(f"{g.algorithm}, {TITLES[g.axis]}", style="bold"))
-        spread = f"{g.low:.3f}–{g.high:.3f}"
-        table.add_row(
-            f"  {g.value:,}", f"{g.seconds:.3f}", spread, f"{g.setup_s:.1f} s", f"{g.peak_mib:.0f}"
-        )
-    return table

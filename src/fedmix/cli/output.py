@@ -65,7 +65,8 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], *, quiet: bool, as_
     elif summaries:
         from fedmix import report
 
-        stdout_console().print(report.table(report.load_runs([Path(f) for f in summaries])).rich())
+        results = report.results_of(report.load_runs([Path(f) for f in summaries]))
+        stdout_console().print(results.table().rich())
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), soft_wrap=True)
         for folder, summary in summaries.items():
@@ -136,7 +137,7 @@ def write_reports(
     for picture in filter(None, pictures):
         report.draw(runs, picture)
     if csv:
-        write(csv, report.table(runs).csv().encode())
+        write(csv, report.results_of(runs).numbers().csv().encode())
     if html:
         report.write_html(runs, html)
     tell_written(*pictures, csv, html)

@@ -272,22 +272,14 @@ def _list_tables(studies: Sequence["Study"], device: str, *, as_json: bool) -> N
         }
         print(json.dumps({"how": how, "tables": tables}, indent=1, ensure_ascii=False))
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from fedmix.report.tables import Column, Table
 
     count = len(studies[0].seeds)
     with_seeds = "With one seed" if count == 1 else f"With {count} seeds"
-    drawn = Table(
-        "table",
-        "what",
-        "runs",
-        "time",
-        box=SIMPLE_HEAD,
+    names = ("table", "what", "runs", "time")
+    shown = Table(
+        [Column(name, right=False, wrap=name == "what") for name in names],
+        [[name, title, str(len(e)), duration(seconds(e, step))] for name, title, e in lines],
         caption=f"{with_seeds}. {how}",
-        caption_justify="left",
     )
-    for name, title, e in lines:
-        drawn.add_row(name, title, str(len(e)), duration(seconds(e, step)))
-    for column in (0, 2, 3):
-        drawn.columns[column].no_wrap = True
-    console(sys.stdout).print(drawn)
+    console(sys.stdout).print(shown.rich())

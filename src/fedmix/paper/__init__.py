@@ -28,20 +28,20 @@ from fedmix.paper import (
     shakespeare,
     split,
 )
-from fedmix.paper.base import Part, Table
+from fedmix.paper.base import PaperTable, Part
 from fedmix.paper.metrics import Metric
 
-__all__ = ["TABLES", "Metric", "Part", "Table", "named"]
+__all__ = ["TABLES", "Metric", "Part", "PaperTable", "named"]
 
 # In the order of the paper.
 _MODULES = (
     main, shakespeare, clients, localdata, ratio, meansize, classes, participation, controls,
     hidden, epochs, cost, cutoff, localaccuracy, noise, serveraverage, split, naiveratio, dirichlet,
 )  # fmt: skip
-TABLES: dict[str, Table] = {module.TABLE.name: module.TABLE for module in _MODULES}
+TABLES: dict[str, PaperTable] = {module.TABLE.name: module.TABLE for module in _MODULES}
 
 
-def named(name: str) -> Table:
+def named(name: str) -> PaperTable:
     """The table of that name."""
     if name not in TABLES:
         raise BadInput(f"table {name!r} is unknown; choose one of {', '.join(TABLES)}")

@@ -55,7 +55,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """A table or figure of the paper.
 
     `paper` holds its numbers by row, one for each column, None where it prints none.
@@ -116,7 +116,7 @@ class Table:
         """The settings in which its experiments differ on purpose."""
         return {path for part in (*self.rows, *self.columns) for path in part.settings}
 
-    def select(self, rows: str | None, columns: str | None) -> "Table":
+    def select(self, rows: str | None, columns: str | None) -> "PaperTable":
         """The table with some rows and columns only, given by names split by commas; a column also
         by its data set.
         """
@@ -129,7 +129,7 @@ class Table:
         return replace(self, rows=kept, columns=across, paper=numbers)
 
 
-def _chosen(table: Table, what: str, parts: list[Part], names: str | None) -> tuple[Part, ...]:
+def _chosen(table: PaperTable, what: str, parts: list[Part], names: str | None) -> tuple[Part, ...]:
     if names is None:
         return tuple(parts)
     wanted = [name.strip() for name in names.split(",") if name.strip()]

@@ -1,6 +1,6 @@
 """How many classes a client holds (the paper's tab:iidness)."""
 
-from fedmix.paper.base import Part, Table, algorithms, sweep
+from fedmix.paper.base import PaperTable, Part, algorithms, sweep
 
 NUMBERS = {
     "globalmix": (88.2, 90.7, 90.9, 91.4),
@@ -10,7 +10,7 @@ NUMBERS = {
     "fedmix": (81.2, 85.1, 87.9, 89.1),
 }
 
-TABLE = Table(
+TABLE = PaperTable(
     name="classes",
     title="Test accuracy after 500 rounds on CIFAR-10 by classes per client",
     source="tab:iidness",

@@ -1,6 +1,6 @@
 """How many clients there are, with as many samples each (the paper's tab:clientsdiff)."""
 
-from fedmix.paper.base import Part, Table, algorithms
+from fedmix.paper.base import PaperTable, Part, algorithms
 
 NUMBERS = {
     "globalmix": (86.3, 89.2, 88.2),
@@ -17,7 +17,7 @@ def clients(n: int, k: int) -> Part:
     return Part(str(n), f"N = {n}", settings=settings)
 
 
-TABLE = Table(
+TABLE = PaperTable(
     name="clients",
     title="Test accuracy after 500 rounds on CIFAR-10 by number of clients N",
     source="tab:clientsdiff",

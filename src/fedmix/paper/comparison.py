@@ -44,7 +44,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Compared:
     """The results of a row and a column, and the paper's number."""
 
     row: Part
@@ -109,8 +109,8 @@ class Difference:
     number.
     """
 
-    first: Cell
-    second: Cell
+    first: Compared
+    second: Compared
 
     @property
     def differences(self) -> list[float]:
@@ -165,7 +165,7 @@ class Comparison:
 
     study: Study
     protocol: Protocol
-    cells: tuple[tuple[Cell, ...], ...]
+    cells: tuple[tuple[Compared, ...], ...]
     clients: tuple[tuple[str, list[Array]], ...] = ()
     guessing: tuple[str, ...] = ()
     lost: Mapping[str, Failure] = field(default_factory=dict)
@@ -273,10 +273,10 @@ def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
 
     table = study.table
 
-    def cell(row: Part, column: Part) -> Cell:
+    def cell(row: Part, column: Part) -> Compared:
         metric = table.measured(row, column)
         results = tuple(of(row, column, metric, seed) for seed in study.seeds)
-        return Cell(row, column, metric, table.number(row.name, column.name), results)
+        return Compared(row, column, metric, table.number(row.name, column.name), results)
 
     cells = tuple(tuple(cell(row, column) for column in table.columns) for row in table.rows)
     guessing = tuple(name for name, found in seen.items() if found.guesses)

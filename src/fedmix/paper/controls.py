@@ -1,7 +1,7 @@
 """Random noise or a client's own means in place of others' means (the paper's tab:mixbase)."""
 
 from fedmix.paper import main
-from fedmix.paper.base import Table, algorithms
+from fedmix.paper.base import PaperTable, algorithms
 
 # As in tab:main: accuracy, rounds; FEMNIST, CIFAR-10, CIFAR-100.
 NUMBERS = {
@@ -11,7 +11,7 @@ NUMBERS = {
     "fedmix": (86.5, 18, 81.2, 162, 56.7, 34),
 }
 
-TABLE = Table(
+TABLE = PaperTable(
     name="controls",
     title="FedMix and NaiveMix beside mixup with random noise and with a client's own means",
     source="tab:mixbase",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fedmix.paper.base import Part, Table, algorithms
+from fedmix.paper.base import PaperTable, Part, algorithms
 from fedmix.paper.metrics import HOURS, Metric, Protocol
 from fedmix.report.files import read_json, taken_from, write
 from fedmix.report.load import RunRecord
@@ -47,7 +47,7 @@ def _memory(run: RunRecord, _: Protocol) -> float:
         return float(read_json(path)["bytes"]) / 1e6
 
 
-TABLE = Table(
+TABLE = PaperTable(
     name="cost",
     title="Hours to 70 % on CIFAR-10, and GPU memory of one client's training",
     source="sec:cost",

@@ -1,11 +1,11 @@
 """Clients with few samples send no means (the paper's tab:threshold and its table of λ)."""
 
-from fedmix.paper.base import Table, sweep
+from fedmix.paper.base import PaperTable, sweep
 
 LAMBDAS = (0.05, 0.1, 0.2)
 SETTINGS = {"data.clients": 300, "training.clients_per_round": 30}
 
-TABLE = Table(
+TABLE = PaperTable(
     name="cutoff",
     title="Test accuracy of FedMix after 200 rounds on FEMNIST with 300 clients, by λ and cut-off",
     source="tab:threshold and the table of λ beside it",

@@ -1,6 +1,6 @@
 """Label distributions drawn from a Dirichlet distribution (the paper's tab:heterogenity_skewed)."""
 
-from fedmix.paper.base import Table, algorithms, sweep
+from fedmix.paper.base import PaperTable, algorithms, sweep
 
 NUMBERS = {
     "fedavg": (83.9, 87.6),
@@ -10,7 +10,7 @@ NUMBERS = {
     "fedmix": (86.4, 88.4),
 }
 
-TABLE = Table(
+TABLE = PaperTable(
     name="dirichlet",
     title="Test accuracy after 500 rounds on CIFAR-10 with labels spread by a Dirichlet "
     "distribution",

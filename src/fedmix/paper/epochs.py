@@ -1,6 +1,6 @@
 """How many epochs a client trains in a round (the paper's tab:epochsdiff)."""
 
-from fedmix.paper.base import Table, algorithms, sweep
+from fedmix.paper.base import PaperTable, algorithms, sweep
 
 NUMBERS = {
     "fedavg": (74.4, 73.8, 80.7, 78.9),
@@ -9,7 +9,7 @@ NUMBERS = {
     "fedmix": (75.8, 81.2, 83.0, 82.5),
 }
 
-TABLE = Table(
+TABLE = PaperTable(
     name="epochs",
     title="Test accuracy after 500 rounds on CIFAR-10 by local epochs E",
     source="tab:epochsdiff",

@@ -1,8 +1,8 @@
 """Mixing hidden states instead of inputs (the paper's fig:hidden, appendix E: curves only)."""
 
-from fedmix.paper.base import TITLES, Part, Table, algorithms
+from fedmix.paper.base import TITLES, PaperTable, Part, algorithms
 
-TABLE = Table(
+TABLE = PaperTable(
     name="hidden",
     title="Test accuracy after 500 rounds on CIFAR-10 where hidden states after k layers are mixed",
     source="fig:hidden",

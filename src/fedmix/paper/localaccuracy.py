@@ -5,7 +5,7 @@ tab:lambda_sensitivity).
 import math
 
 from fedmix.paper import cutoff
-from fedmix.paper.base import Part, Table, sweep
+from fedmix.paper.base import PaperTable, Part, sweep
 from fedmix.paper.metrics import Metric, Protocol
 from fedmix.report.load import RunRecord
 from fedmix.training.evaluation import ClientScores
@@ -29,7 +29,7 @@ def _within(least: int, most: int, which: int) -> Metric:
     return Metric(("mean of local accuracy, %", "deviation of local accuracy, %")[which], of)
 
 
-TABLE = Table(
+TABLE = PaperTable(
     name="local-accuracy",
     title="Accuracy of FedMix on clients' own test samples by their size, FEMNIST with 300 clients",
     source="tab:lambda_sensitivity",

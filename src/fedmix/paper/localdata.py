@@ -1,6 +1,6 @@
 """How much of its data a client has (the paper's tab:datadiff)."""
 
-from fedmix.paper.base import Part, Table, algorithms, sweep
+from fedmix.paper.base import PaperTable, Part, algorithms, sweep
 
 NUMBERS = {
     "globalmix": (71.4, 86.1, 88.2),
@@ -10,7 +10,7 @@ NUMBERS = {
     "fedmix": (65.2, 77.8, 81.2),
 }
 
-TABLE = Table(
+TABLE = PaperTable(
     name="local-data",
     title="Test accuracy after 500 rounds on CIFAR-10 by share of local data",
     source="tab:datadiff",

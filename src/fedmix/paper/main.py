@@ -2,7 +2,7 @@
 data sets.
 """
 
-from fedmix.paper.base import PAIRS, Part, Table, algorithms
+from fedmix.paper.base import PAIRS, PaperTable, Part, algorithms
 from fedmix.paper.metrics import ROUNDS
 
 # Accuracy after 200, 500 and 500 rounds, and rounds to 80, 70 and 40 %: FEMNIST, CIFAR-10,
@@ -28,7 +28,7 @@ COLUMNS = (
     Part("cifar100-rounds", "CIFAR-100, rounds to 40 %", preset="cifar100", metric=ROUNDS),
 )
 
-TABLE = Table(
+TABLE = PaperTable(
     name="main",
     title="Test accuracy after the target round, and rounds to the target accuracy",
     source="tab:main, fig:main",

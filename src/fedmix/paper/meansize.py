@@ -5,7 +5,7 @@ The HTML report shows the means themselves.
 
 from typing import Any
 
-from fedmix.paper.base import TITLES, Part, Table
+from fedmix.paper.base import TITLES, PaperTable, Part
 
 NUMBERS = {
     "femnist-naivemix": (85.7, 86.3, 86.2, 86.1, 85.9),
@@ -27,7 +27,7 @@ def _row(preset: str, algorithm: str) -> Part:
     return Part(f"{preset}-{algorithm}", f"{title}, {TITLES[algorithm]}", preset, algorithm)
 
 
-TABLE = Table(
+TABLE = PaperTable(
     name="mean-size",
     title="Test accuracy after the target round by M_k, the samples averaged into a mean",
     source="fig:meansize",

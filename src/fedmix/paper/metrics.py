@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedmix.report.load import RunRecord
-from fedmix.report.results import rounds_to_target, scores
 
 Protocol = Literal["last", "best", "last-ten"]
 PROTOCOLS: tuple[Protocol, ...] = ("last", "best", "last-ten")
@@ -40,21 +39,17 @@ class Metric:
 
 
 def _accuracy(run: RunRecord, protocol: Protocol) -> float:
-    return 100 * scores(run)[PROTOCOLS.index(protocol)]
+    return 100 * run.scores[PROTOCOLS.index(protocol)]
 
 
 def _rounds(run: RunRecord, _: Protocol) -> float:
-    reached = rounds_to_target(run)
+    reached = run.scores.to_target
     return math.inf if math.isnan(reached) else reached
 
 
 def _hours(run: RunRecord, protocol: Protocol) -> float:
-    reached = _rounds(run, protocol)
-    return (
-        float(run.metrics["seconds"][run.metrics["round"] == reached][0]) / 3600
-        if math.isfinite(reached)
-        else math.inf
-    )
+    seconds = run.metrics["seconds"][run.metrics["round"] >= _rounds(run, protocol)]
+    return float(seconds[0]) / 3600 if len(seconds) else math.inf
 
 
 ACCURACY = Metric("test accuracy, %", _accuracy)

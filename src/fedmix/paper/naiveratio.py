@@ -1,8 +1,8 @@
 """The mixing ratio λ of NaiveMix (the paper's tab:naivemix_lambda)."""
 
-from fedmix.paper.base import Part, Table, sweep
+from fedmix.paper.base import PaperTable, Part, sweep
 
-TABLE = Table(
+TABLE = PaperTable(
     name="naivemix-lambda",
     title="Test accuracy of NaiveMix after 500 rounds on CIFAR-10 by mixing ratio λ",
     source="tab:naivemix_lambda",

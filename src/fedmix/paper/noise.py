@@ -1,9 +1,9 @@
 """Gaussian noise on the means (the paper's tab:dp_mafl)."""
 
-from fedmix.paper.base import Part, Table, sweep
+from fedmix.paper.base import PaperTable, Part, sweep
 from fedmix.paper.meansize import averaged
 
-TABLE = Table(
+TABLE = PaperTable(
     name="noise",
     title="Test accuracy of FedMix after 500 rounds on CIFAR-10 by noise σ on means of M samples",
     source="tab:dp_mafl",

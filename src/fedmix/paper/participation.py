@@ -1,6 +1,6 @@
 """What share K/N of the clients takes part in a round (the paper's tab:diff)."""
 
-from fedmix.paper.base import Part, Table, algorithms
+from fedmix.paper.base import PaperTable, Part, algorithms
 
 NUMBERS = {
     "globalmix": (89.3, 89.7, 88.2, 91.2, 90.7),
@@ -16,7 +16,7 @@ def share(ratio: float, k: int) -> Part:
     return Part(str(ratio), f"K/N = {ratio}", settings={"training.clients_per_round": k})
 
 
-TABLE = Table(
+TABLE = PaperTable(
     name="participation",
     title="Test accuracy after 500 rounds on CIFAR-10 by share K/N of clients in a round",
     source="tab:diff",

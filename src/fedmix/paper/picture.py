@@ -6,14 +6,15 @@ chart; any other column has a chart of its own, with a point for each row.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from fedmix.core.files import check_picture
-from fedmix.paper.comparison import Cell, Comparison
-from fedmix.paper.show import both_texts, caption, order_texts, statements
+from fedmix.paper.comparison import Compared, Comparison
+from fedmix.paper.show import caption, statements, table
 from fedmix.report import Lead
 from fedmix.report.figures import Chart
 from fedmix.report.files import write_figure
@@ -23,7 +24,7 @@ OURS, THEIRS = COLOURS[0], COLOURS[1]
 LETTERS = 13  # of a picture's title to the inch
 NOTE = "Filled: ours, with the sample deviation over seeds. Open: the paper."
 
-Cells = Sequence[Cell]  # of one column
+Cells = Sequence[Compared]  # of one column
 
 
 def draw(comparison: Comparison, path: Path) -> None:
@@ -128,18 +129,14 @@ def _lines(axes: Any, columns: Sequence[Cells]) -> None:
 
 def lead(comparison: Comparison) -> Lead:
     """The comparison as the first section of a report."""
-    table = comparison.study.table
-    headers = ["ours (the paper's)", *(column.title for column in table.columns)]
-    rows = [[row[0].row.title, *(both_texts(cell) for cell in row)] for row in comparison.cells]
-    rows.append(["pairs in the paper's order", *order_texts(comparison)])
+    study = comparison.study
     charts = [
         _trend(columns) if len(columns) > 1 else _chart(columns[0])
         for columns in _charts(comparison)
     ]
     notes = [*statements(comparison), *comparison.notes()]
-    return Lead(
-        table.title, comparison.study.warnings, headers, rows, caption(comparison), notes, charts
-    )
+    shown = replace(table(comparison), caption=caption(comparison))
+    return Lead(study.table.title, study.warnings, shown, notes, charts)
 
 
 def _trend(columns: Sequence[Cells]) -> Chart:

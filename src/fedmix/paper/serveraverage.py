@@ -1,8 +1,8 @@
 """The server averages m entries of the pool into one (the paper's tab:mean_average)."""
 
-from fedmix.paper.base import Part, Table, sweep
+from fedmix.paper.base import PaperTable, Part, sweep
 
-TABLE = Table(
+TABLE = PaperTable(
     name="server-average",
     title="Test accuracy of FedMix after 500 rounds on CIFAR-10 where the server averages m means "
     "into one",

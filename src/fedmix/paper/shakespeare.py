@@ -1,6 +1,6 @@
 """Next-character prediction (the paper's tab:shakespeare)."""
 
-from fedmix.paper.base import Part, Table, algorithms
+from fedmix.paper.base import PaperTable, Part, algorithms
 
 NUMBERS = {
     "globalmix": (54.4,),
@@ -11,7 +11,7 @@ NUMBERS = {
     "fedmix": (56.9,),
 }
 
-TABLE = Table(
+TABLE = PaperTable(
     name="shakespeare",
     title="Test accuracy after 50 rounds on Shakespeare",
     source="tab:shakespeare",

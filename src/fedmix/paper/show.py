@@ -4,8 +4,9 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from fedmix.paper.comparison import Cell, Comparison
+from fedmix.paper.comparison import Compared, Comparison
 from fedmix.paper.study import Study
+from fedmix.report.tables import Beside, Cell, Column, Table
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -41,15 +42,24 @@ def _listed(numbers: list[int]) -> str:
     return " or ".join(map(str, numbers))
 
 
-def both_texts(cell: Cell) -> str:
-    """Ours, and the paper's in brackets."""
-    return f"{cell.text()} ({cell.paper_text()})"
-
-
-def order_texts(comparison: Comparison) -> list[str]:
-    """For each column, how many pairs of rows are in the paper's order."""
-    orders = [comparison.order(i) for i in range(len(comparison.study.table.columns))]
-    return [f"{agree} of {pairs}" if pairs else "–" for agree, pairs in orders]
+def table(comparison: Comparison) -> Table:
+    """A row for each row of the paper's table, then how many pairs of rows are in its order."""
+    shown = comparison.study.table
+    orders = [comparison.order(i) for i in range(len(shown.columns))]
+    rows: list[list[Cell]] = [
+        [cells[0].row.title, *(Beside(c.text(), c.paper_text()) for c in cells)]
+        for cells in comparison.cells
+    ]
+    pairs = (f"{agree} of {known}" if known else "–" for agree, known in orders)
+    rows.append(["pairs in the paper's order", *pairs])
+    columns = [
+        Column("ours (the paper's)", right=False, wrap=True, stacked="ours\npaper"),
+        *(
+            Column(c.title, wrap=True, stacked=c.title.replace(", ", "\n", 1))
+            for c in shown.columns
+        ),
+    ]
+    return Table(columns, rows)
 
 
 def statements(comparison: Comparison) -> list[str]:
@@ -58,63 +68,38 @@ def statements(comparison: Comparison) -> list[str]:
 
 
 def terminal(comparison: Comparison) -> "Group":
-    """Rows with ours above and the paper's below; then the order, the differences and the notes."""
-    from rich.box import SIMPLE_HEAD
+    """The table, with our numbers above the paper's; then differences and notes."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = comparison.study.table
-    drawn = Table(box=SIMPLE_HEAD, show_lines=True)
-    drawn.add_column("ours\npaper", overflow="fold")
-    for column in table.columns:
-        drawn.add_column(column.title.replace(", ", "\n", 1), justify="right")
-    for cells in comparison.cells:
-        drawn.add_row(
-            Text(cells[0].row.title),
-            *(Text(f"{c.text()}\n") + Text(c.paper_text(), style="dim") for c in cells),
-        )
-    drawn.add_row("pairs in the paper's order", *order_texts(comparison))
     warnings = [Text(f"{said}.", style="bold") for said in comparison.study.warnings]
+    title = Text(comparison.study.table.title)
     below = [
         caption(comparison),
         *statements(comparison),
         *(f"Note. {note}" for note in comparison.notes()),
     ]
-    return Group(*warnings, Text(table.title), drawn, *map(Text, below))
+    return Group(*warnings, title, table(comparison).rich(), *map(Text, below))
 
 
 def markdown(comparison: Comparison) -> str:
-    """A table with the paper's numbers in brackets, and all that belongs to it."""
-    table = comparison.study.table
-    lines = [f"**{table.title}** (`fedmix reproduce {table.name}`)", ""]
+    """The table, with the paper's numbers in brackets, and all that belongs to it."""
+    shown = comparison.study.table
+    lines = [f"**{shown.title}** (`fedmix reproduce {shown.name}`)", ""]
     lines += [f"**{said}.**\n" for said in comparison.study.warnings]
-    lines += [
-        f"| ours (the paper's) | {' | '.join(c.title for c in table.columns)} |",
-        "|---" * (len(table.columns) + 1) + "|",
-    ]
-    lines += [
-        f"| {row[0].row.title} | {' | '.join(both_texts(c) for c in row)} |"
-        for row in comparison.cells
-    ]
-    lines += [
-        f"| *pairs in the paper's order* | {' | '.join(order_texts(comparison))} |",
-        "",
-        caption(comparison),
-        "",
-    ]
+    lines += [table(comparison).markdown(), "", caption(comparison), ""]
     lines += [f"- {said}" for said in (*statements(comparison), *comparison.notes())]
     return "\n".join(lines) + "\n"
 
 
 def as_json(comparison: Comparison) -> str:
     """Everything, with the value of every seed and the runs behind it."""
-    study, table = comparison.study, comparison.study.table
-    orders = [comparison.order(i) for i in range(len(table.columns))]
+    study, shown = comparison.study, comparison.study.table
+    orders = [comparison.order(i) for i in range(len(shown.columns))]
     value: dict[str, Any] = {
-        "table": table.name,
-        "title": table.title,
-        "source": table.source,
+        "table": shown.name,
+        "title": shown.title,
+        "source": shown.source,
         "scale": study.scale,
         "warnings": study.warnings,
         "changes": dict(study.changes),
@@ -123,7 +108,7 @@ def as_json(comparison: Comparison) -> str:
         "cells": [_cell(comparison, cell) for row in comparison.cells for cell in row],
         "order": {
             c.name: {"agree": a, "pairs": n}
-            for c, (a, n) in zip(table.columns, orders, strict=True)
+            for c, (a, n) in zip(shown.columns, orders, strict=True)
         },
         "differences": statements(comparison),
         "notes": comparison.notes(),
@@ -131,7 +116,7 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _cell(comparison: Comparison, cell: Cell) -> dict[str, Any]:
+def _cell(comparison: Comparison, cell: Compared) -> dict[str, Any]:
     row, column = cell.row.name, cell.column.name
     return {
         "row": row,

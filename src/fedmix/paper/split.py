@@ -1,8 +1,8 @@
 """Means of half a client's samples, grouped at random or by class (tab:dataset_split)."""
 
-from fedmix.paper.base import Part, Table, sweep
+from fedmix.paper.base import PaperTable, Part, sweep
 
-TABLE = Table(
+TABLE = PaperTable(
     name="split",
     title="Test accuracy of FedMix after 500 rounds on CIFAR-10 with means of half a client's "
     "samples",

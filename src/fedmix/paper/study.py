@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fedmix.core.errors import BadInput
 from fedmix.experiment.spec import Experiment
-from fedmix.paper.base import Table
+from fedmix.paper.base import PaperTable
 from fedmix.paper.scale import WARNING, small
 
 Scale = Literal["paper", "small"]
@@ -18,7 +18,7 @@ Scale = Literal["paper", "small"]
 class Study:
     """`changes` are settings by dotted path, laid over every experiment that has them."""
 
-    table: Table
+    table: PaperTable
     seeds: tuple[int, ...] = (0,)
     scale: Scale = "paper"
     changes: Mapping[str, Any] = field(default_factory=dict)

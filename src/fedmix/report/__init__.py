@@ -3,6 +3,16 @@
 from fedmix.report.curves import draw
 from fedmix.report.load import RunRecord, load_runs
 from fedmix.report.page import Lead, write_html
-from fedmix.report.results import Table, table
+from fedmix.report.results import Results, results_of
+from fedmix.report.tables import Table
 
-__all__ = ["Lead", "RunRecord", "Table", "draw", "load_runs", "table", "write_html"]
+__all__ = [
+    "Lead",
+    "Results",
+    "RunRecord",
+    "Table",
+    "draw",
+    "load_runs",
+    "results_of",
+    "write_html",
+]

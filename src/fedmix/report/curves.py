@@ -10,7 +10,7 @@ from fedmix.core.files import check_picture
 from fedmix.report.files import write_figure
 from fedmix.report.groups import Group, by_data, grouped
 from fedmix.report.load import RunRecord
-from fedmix.report.results import table_of
+from fedmix.report.results import Results
 from fedmix.report.series import STYLES, band, style
 
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
@@ -30,7 +30,7 @@ def draw(runs: Sequence[RunRecord], path: Path) -> None:
     """
     check_picture(path)
     groups = grouped(runs)
-    score = table_of(groups).score
+    score = Results.of(groups).score
     if score is None:
         raise BadInput(
             "none of these runs has been evaluated yet, so there is nothing to draw; wait for the "

@@ -13,7 +13,7 @@ import numpy as np
 from fedmix.report.groups import Group
 from fedmix.report.load import RunRecord
 from fedmix.report.metrics import Array
-from fedmix.report.results import Table
+from fedmix.report.results import Results
 from fedmix.report.series import Band, band, style
 
 LONGEST = 48  # characters of a label in a chart
@@ -39,26 +39,26 @@ class Chart:
     wide: bool = False
 
 
-def charts(groups: Sequence[Group], table: Table) -> list[Chart]:
+def charts(groups: Sequence[Group], results: Results) -> list[Chart]:
     """All curves, and the rounds to target if any run got there."""
     drawn = []
-    name, unit = ("Accuracy", " %") if table.score == "accuracy" else ("Mean squared error", "")
+    name, unit = ("Accuracy", " %") if results.score == "accuracy" else ("Mean squared error", "")
     for title, y, x in (
-        (f"{name} by round", table.score, "round"),
+        (f"{name} by round", results.score, "round"),
         ("Test loss by round", "loss", "round"),
-        (f"{name} against megabytes sent", table.score, "megabytes"),
-        (f"{name} against seconds", table.score, "seconds"),
+        (f"{name} against megabytes sent", results.score, "megabytes"),
+        (f"{name} against seconds", results.score, "seconds"),
         ("Training loss by round", "local_loss", "round"),
     ):
         if y is not None and any(_has(run, y) for group in groups for run in group.runs):
-            drawn.append(_curves(groups, title, y, x, unit if y == table.score else ""))
-            if y == table.score:
-                _mark_target(drawn[-1], table)
+            drawn.append(_curves(groups, title, y, x, unit if y == results.score else ""))
+            if y == results.score:
+                _mark_target(drawn[-1], results)
     by_size = _by_size(groups, f"{name} by clients' samples", 100.0 if unit else 1.0, unit)
     if by_size.data:
         drawn.append(by_size)
-    if any(row.reached for row in table.rows):
-        drawn.append(_rounds(table))
+    if any(row.reached for row in results.rows):
+        drawn.append(_rounds(results))
     return drawn
 
 
@@ -188,22 +188,22 @@ def _traces(label: str, index: int, values: Band, scale: float, unit: str) -> li
     return [outline, line]
 
 
-def _mark_target(chart: Chart, table: Table) -> None:
+def _mark_target(chart: Chart, results: Results) -> None:
     """A line at the target, if all groups have the same."""
-    targets = {row.target for row in table.rows}
+    targets = {row.target for row in results.rows}
     [target] = targets if len(targets) == 1 else [None]
     if target is not None and math.isfinite(target):
-        at = 100 * target if table.score == "accuracy" else target
+        at = 100 * target if results.score == "accuracy" else target
         line = {"color": GREY, "width": 1, "dash": "dot"}
         chart.layout["shapes"] = [
             {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at, "line": line}
         ]
 
 
-def _rounds(table: Table) -> Chart:
+def _rounds(results: Results) -> Chart:
     """Bars with the deviation as whiskers; a group that never got there has none, and says so."""
-    rows = list(table.rows)
-    column = next(i for i, header in enumerate(table.headers) if header.startswith("rounds to"))
+    rows, table = results.rows, results.table()
+    column = next(i for i, title in enumerate(table.titles) if title.startswith("rounds to"))
     numbers = [row.to_target.mean or 0.0 for row in rows]
     whiskers = {
         "type": "data",
@@ -224,7 +224,7 @@ def _rounds(table: Table) -> Chart:
     }
     names = [
         {
-            "text": f"<b>{_text(row.label)}</b>: {_text(table.cells(row)[column])}",
+            "text": f"<b>{_text(row.label)}</b>: {_text(str(table.rows[i][column]))}",
             "x": 0,
             "y": i - 0.4,
             "xanchor": "left",
@@ -246,7 +246,7 @@ def _rounds(table: Table) -> Chart:
     }
     note = "Mean over the seeds that got there; whisker: sample deviation."
     return Chart(
-        table.headers[column].capitalize(),
+        table.titles[column].capitalize(),
         note,
         [trace],
         layout,

@@ -1,8 +1,10 @@
 """Run folders as records. Nothing in them is trusted."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,9 +13,10 @@ from fedmix.core.files import flat, printable
 from fedmix.experiment.spec import algorithm_of
 from fedmix.report.files import read, read_json, read_toml
 from fedmix.report.metrics import Array, read_metrics
+from fedmix.runs.summary import HIGHER_IS_BETTER, scores_of
 
 LEVELS = 2  # how deep below a given folder runs are looked for
-HIGHER_IS_BETTER = {"accuracy": True, "mse": False}
+SCORES = ("last", "best", "mean_last_ten", "rounds_to_target")  # in a summary
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,24 @@ class Gallery:
     samples: Array
 
 
+class Scores(NamedTuple):
+    """The last score, the best, the mean of the last ten, and the rounds to the target.
+
+    NaN if there is none yet or the target was not reached, infinite if it is not finite.
+    """
+
+    last: float
+    best: float
+    last_ten: float
+    to_target: float
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """What a run folder says.
 
     `settings` are by dotted path, without the seed, hashes of what a script may make of it, and on
-    how many processes it ran.
+    how many processes it ran. `score` is what was measured, None before the first test.
     """
 
     folder: Path
@@ -53,17 +68,12 @@ class RunRecord:
     target: float | None
     environment: Mapping[str, str]
     metrics: Mapping[str, Array]
+    score: str | None
+    scores: Scores
     finished: bool
     privacy: str
     clients: Clients | None
     gallery: Gallery | None
-
-    @property
-    def score(self) -> str | None:
-        """What was measured, if anything was yet."""
-        return next(
-            (name for name in HIGHER_IS_BETTER if not np.isnan(self.metrics[name]).all()), None
-        )
 
     @property
     def rounds(self) -> int:
@@ -109,6 +119,9 @@ def load(folder: Path) -> RunRecord:
         )
     # A run that was given more rounds keeps its old summary until it is done again.
     grown = isinstance(rounds, int) and metrics["round"].max(initial=0) < rounds
+    target = None if target is None else float(target)
+    score = next((name for name in HIGHER_IS_BETTER if not np.isnan(metrics[name]).all()), None)
+    said = _so_far(score, metrics, target) if summary is None or grown else summary
     settings = {key: value for key, value in flat(spec) if not key.startswith("recorded.")}
     settings.pop("engine.processes", None)
     return RunRecord(
@@ -116,14 +129,39 @@ def load(folder: Path) -> RunRecord:
         algorithm=printable(algorithm_of(spec)),
         seed=settings.pop("seed", "0"),
         settings=settings,
-        target=None if target is None else float(target),
+        target=target,
         environment={printable(k): printable(v) for k, v in environment.items()},
         metrics=metrics,
+        score=score,
+        scores=_scores_in(said, folder / "summary.json") if score else Scores(*[math.nan] * 4),
         finished=summary is not None and not grown,
         privacy=printable((summary or {}).get("privacy") or ""),
         clients=_clients(folder / "clients.json"),
         gallery=_gallery(folder / "gallery.safetensors"),
     )
+
+
+def _so_far(
+    score: str | None, metrics: Mapping[str, Array], target: float | None
+) -> dict[str, Any]:
+    """What the summary of a run would say of its scores if it ended now."""
+    if score is None:
+        return {}
+    tests = zip(metrics["round"].tolist(), metrics[score].tolist(), strict=True)
+    known = [(int(r), s if math.isfinite(s) else None) for r, s in tests if not math.isnan(s)]
+    return scores_of(score, known, target)
+
+
+def _scores_in(said: Mapping[str, Any], path: Path) -> Scores:
+    """The scores in a summary; BadInput if they are no numbers."""
+    values = [said.get(name, "") for name in SCORES]
+    if any(isinstance(v, bool) or not isinstance(v, int | float | None) for v in values):
+        raise BadInput(
+            f"{path} does not hold the scores of a run; delete it and go on with: fedmix resume "
+            f"{path.parent}"
+        )
+    last, best, last_ten = (math.inf if v is None else float(v) for v in values[:3])
+    return Scores(last, best, last_ten, math.nan if values[3] is None else float(values[3]))
 
 
 def _runs(folder: Path, levels: int) -> Iterator[Path]:

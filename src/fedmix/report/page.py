@@ -16,7 +16,8 @@ from fedmix.report.files import write
 from fedmix.report.gallery import galleries
 from fedmix.report.groups import Group, by_data, differing, grouped
 from fedmix.report.load import RunRecord
-from fedmix.report.results import table_of
+from fedmix.report.results import Results
+from fedmix.report.tables import Table
 
 MAPS = 4
 BLANK = "–"
@@ -24,15 +25,11 @@ BLANK = "–"
 
 @dataclass(frozen=True)
 class Lead:
-    """A table of other numbers to be shown before the runs' own, such as those of a paper; its
-    first column names the rows.
-    """
+    """A table and charts that a page shows before the runs' own, such as those of a paper."""
 
     title: str
     warnings: Sequence[str]
-    headers: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    caption: str
+    table: Table
     notes: Sequence[str]
     charts: Sequence[Chart]
 
@@ -48,7 +45,6 @@ def page(runs: Sequence[RunRecord], lead: Lead | None = None) -> str:
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
     groups = grouped(runs)
-    table = table_of(groups)
     curves, maps = _curves(groups), _heat_maps(groups)
     scripts = [get_plotlyjs().replace("\r\n", "\n"), resource("page.js")]
     return filled(
@@ -62,7 +58,7 @@ def page(runs: Sequence[RunRecord], lead: Lead | None = None) -> str:
         figures=Markup(_figures([*(lead.charts if lead else []), *curves, *maps])),
         groups=groups,
         runs=runs,
-        table=table,
+        table=Results.of(groups).table(),
         charts=curves,
         maps=maps,
         sizes=_sizes(groups),
@@ -117,7 +113,7 @@ def _curves(groups: Sequence[Group]) -> list[Chart]:
     for name, same in apart.items():
         more = f", {name}" if len(apart) > 1 else ""
         drawn += [
-            replace(chart, title=chart.title + more) for chart in charts(same, table_of(same))
+            replace(chart, title=chart.title + more) for chart in charts(same, Results.of(same))
         ]
     return drawn
 

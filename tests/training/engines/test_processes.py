@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from fedmix.training.server import Updates
 from torch import Tensor
 
 from fedmix import BadInput, Diverged, Exchange, Federation, FedMix, Objective, Supervised, Training
@@ -28,7 +29,6 @@ from fedmix.runs.run import Run
 from fedmix.training import federation
 from fedmix.training.engines import Processes
 from fedmix.training.engines.processes import _told, divided
-from fedmix.training.server import Updates
 from tests.synthetic import RAGGED, SHAPES, federated
 from tests.training.engines.test_failures import Explodes
 

@@ -4,6 +4,6 @@ Attacks are on membership, neighbouring data sets, pictures, labels, owners and 
 """
 
 from fedmix.privacy.audit.findings import Finding, findings
-from fedmix.privacy.audit.grid import Cell, Grid, Noise, audit
+from fedmix.privacy.audit.grid import Attacked, Grid, Noise, audit
 
-__all__ = ["Cell", "Finding", "Grid", "Noise", "audit", "findings"]
+__all__ = ["Attacked", "Finding", "Grid", "Noise", "audit", "findings"]

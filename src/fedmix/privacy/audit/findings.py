@@ -7,7 +7,7 @@ import numpy as np
 
 from fedmix.privacy.accounting import upwards
 from fedmix.privacy.audit.differencing import Differencing
-from fedmix.privacy.audit.grid import Cell, Grid
+from fedmix.privacy.audit.grid import Attacked, Grid
 from fedmix.privacy.audit.rates import Rates, false_alarms_at_most, most_to_show
 
 AT_CHANCE = 0.55  # an AUC whose upper limit is at most this counts as a guess
@@ -25,7 +25,7 @@ class Finding(NamedTuple):
     stops: str
 
 
-def findings(cells: Sequence[Cell], grid: Grid) -> list[Finding]:
+def findings(cells: Sequence[Attacked], grid: Grid) -> list[Finding]:
     """One finding for each attack."""
     return [
         _membership(cells, grid),
@@ -37,24 +37,24 @@ def findings(cells: Sequence[Cell], grid: Grid) -> list[Finding]:
     ]
 
 
-def named(cell: Cell) -> str:
+def named(cell: Attacked) -> str:
     """A setting in words."""
     return f"M = {cell.m}, {_noise(cell)}"
 
 
-def _noise(cell: Cell) -> str:
+def _noise(cell: Attacked) -> str:
     noise = f"σ = {cell.how.noise:.3g}" if cell.how.noise else "no noise"
     return noise + (f" (ε = {upwards(cell.guarantee.epsilon)})" if cell.guarantee else "")
 
 
-def _at_ends(cells: Sequence[Cell], told: Callable[[Cell], str]) -> str:
+def _at_ends(cells: Sequence[Attacked], told: Callable[[Attacked], str]) -> str:
     """Describe the first and the last M with the least noise, one line each."""
     least = {cell.m: cell for cell in sorted(cells, key=lambda c: -c.how.noise)}
     ends = dict.fromkeys((cells[0].m, cells[-1].m))
     return "".join(f"\n• {named(least[m])}: {told(least[m])}" for m in ends)
 
 
-def _stopped(cells: Sequence[Cell], test: Callable[[Cell], bool], what: str) -> str:
+def _stopped(cells: Sequence[Attacked], test: Callable[[Attacked], bool], what: str) -> str:
     """List the settings in which an attack got no further than `what`."""
     passed: dict[str, list[str]] = {}
     for cell in filter(test, cells):
@@ -69,8 +69,8 @@ def _guessed(*attackers: Rates) -> bool:
     return max(r.auc_high for r in attackers) <= AT_CHANCE
 
 
-def _membership(cells: Sequence[Cell], grid: Grid) -> Finding:
-    def told(cell: Cell) -> str:
+def _membership(cells: Sequence[Attacked], grid: Grid) -> Finding:
+    def told(cell: Attacked) -> str:
         best = max((cell.server, cell.client), key=lambda r: r.auc)
         return (
             f"AUC {best.auc:.2f} ({best.auc_low:.2f} to {best.auc_high:.2f}), and {best.tpr:.0%} "
@@ -103,7 +103,7 @@ def _membership(cells: Sequence[Cell], grid: Grid) -> Finding:
     )
 
 
-def _neighbours(cells: Sequence[Cell], grid: Grid) -> Finding:
+def _neighbours(cells: Sequence[Attacked], grid: Grid) -> Finding:
     proven = [cell for cell in cells if cell.guarantee]
     certain = [cell for cell in cells if cell.neighbours.rates.auc > CERTAIN]
     above = [cell for cell in proven if cell.neighbours.epsilon > cell.guarantee.epsilon]
@@ -138,8 +138,8 @@ def _neighbours(cells: Sequence[Cell], grid: Grid) -> Finding:
     )
 
 
-def _pictures(cells: Sequence[Cell]) -> Finding:
-    def told(cell: Cell) -> str:
+def _pictures(cells: Sequence[Attacked]) -> Finding:
+    def told(cell: Attacked) -> str:
         r = cell.reconstruction
         nearer = (
             f"a blind guess is {round(r.blind.psnr - r.unseen.psnr, 1) + 0:+.1f} dB nearer "
@@ -163,7 +163,7 @@ def _pictures(cells: Sequence[Cell]) -> Finding:
     )
 
 
-def _labels(cells: Sequence[Cell]) -> Finding:
+def _labels(cells: Sequence[Attacked]) -> Finding:
     read = [cell for cell in cells if cell.labels.known > CERTAIN]
     if read:
         inferred = np.mean([cell.labels.inferred for cell in read])
@@ -187,8 +187,8 @@ def _labels(cells: Sequence[Cell]) -> Finding:
     )
 
 
-def _owners(cells: Sequence[Cell], grid: Grid) -> Finding:
-    def told(cell: Cell) -> str:
+def _owners(cells: Sequence[Attacked], grid: Grid) -> Finding:
+    def told(cell: Attacked) -> str:
         a, b = cell.linking, cell.linking_together
         return (
             f"{a.labels:.0%} by label shares, {a.samples:.0%} with five known samples as well "
@@ -210,8 +210,8 @@ def _owners(cells: Sequence[Cell], grid: Grid) -> Finding:
     )
 
 
-def _changes(cells: Sequence[Cell]) -> Finding:
-    def told(cell: Cell) -> str:
+def _changes(cells: Sequence[Attacked]) -> Finding:
+    def told(cell: Attacked) -> str:
         now, mixed, waiting, both = cell.differencing
         return (
             f"the server recovers it with {now.server:.0f} dB; a client with {now.client:.0f} dB, "

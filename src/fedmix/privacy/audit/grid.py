@@ -110,7 +110,7 @@ class Ground:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Attacked:
     """Results of all attacks at one M and one noise.
 
     `together` is a client's attack where the server averages. `differencing` has four entries:
@@ -139,7 +139,7 @@ def audit(
     seeds: Sequence[int],
     grid: Grid,
     listen: Callable[[str], None],
-) -> Iterator[Cell]:
+) -> Iterator[Attacked]:
     """Run all attacks; yield the results at each M and noise.
 
     Args:
@@ -228,7 +228,7 @@ def cell(
     noise: Noise,
     grid: Grid,
     listen: Callable[[str], None],
-) -> Cell:
+) -> Attacked:
     """Run all attacks at one M and one noise, and combine their results over the seeds."""
     found = []
     for g in grounds:
@@ -255,7 +255,7 @@ def cell(
         Linking(*np.mean(parts, axis=0).tolist())
         for parts in zip(*(f.linking for f in found), strict=True)
     )
-    return Cell(
+    return Attacked(
         m=size,
         how=how,
         group=min(groups),
@@ -281,7 +281,7 @@ def cell(
 
 
 class _Found(NamedTuple):
-    """Results of the attacks on one seed's exchange; pairs and triples as in `Cell`."""
+    """Results of the attacks on one seed's exchange; pairs and triples as in `Attacked`."""
 
     how: Exchange
     scores: tuple[Array, Array, Array]

@@ -1,6 +1,7 @@
 """The audit as one self-contained HTML file with pictures and without scripts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,12 +10,13 @@ import numpy as np
 from fedmix.core.types import Array
 from fedmix.privacy.audit.differencing import Change
 from fedmix.privacy.audit.findings import findings, named
-from fedmix.privacy.audit.grid import Cell, Grid
+from fedmix.privacy.audit.grid import Attacked, Grid
 from fedmix.privacy.audit.reconstruction import Attempt
-from fedmix.privacy.audit.show import WARNING, tables
+from fedmix.report.audit_table import WARNING, tables
 from fedmix.report.files import write
 from fedmix.report.gallery import png
 from fedmix.report.page import filled, resource
+from fedmix.report.tables import Table
 
 PICTURES = 5  # per setting
 
@@ -27,27 +29,34 @@ class Shown(NamedTuple):
 
 
 def write_html(
-    cells: Sequence[Cell], grid: Grid, about: dict[str, Any], shape: tuple[int, ...], path: Path
+    cells: Sequence[Attacked], grid: Grid, about: dict[str, Any], shape: tuple[int, ...], path: Path
 ) -> None:
     """Write the page; `shape` is that of a picture, (C, H, W)."""
     write(path, page(cells, grid, about, shape).encode())
 
 
-def page(cells: Sequence[Cell], grid: Grid, about: dict[str, Any], shape: tuple[int, ...]) -> str:
+def page(
+    cells: Sequence[Attacked], grid: Grid, about: dict[str, Any], shape: tuple[int, ...]
+) -> str:
     """The page as text."""
     from markupsafe import Markup
 
     return filled(
-        resource("page.html.j2", "fedmix.privacy.audit"),
+        resource("audit_page.html.j2"),
         title=f"fedmix audit: {about['data']}",
         css=Markup(resource("page.css")),
         about=about,
         findings=findings(cells, grid),
-        tables=tables(cells, grid),
+        tables=[_named(table) for table in tables(cells, grid)],
         warning=WARNING,
         means=[Shown(named(cell), _means(cell.attempts[:PICTURES], shape)) for cell in cells],
         changes=[Shown(named(cell), _changes(cell.changes[:PICTURES], shape)) for cell in cells],
     )
+
+
+def _named(table: Table) -> Table:
+    """The table with rows that say what their number is, for screens that show no header."""
+    return replace(table, rows=[(f"M = {m}", *figures) for m, *figures in table.rows])
 
 
 def _means(attempts: Sequence[Attempt], shape: tuple[int, ...]) -> list[tuple[str, list[str]]]:

@@ -4,13 +4,14 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedmix.privacy.accounting import upwards
 from fedmix.privacy.audit.findings import Finding, findings
-from fedmix.privacy.audit.grid import Cell, Grid
+from fedmix.privacy.audit.grid import Attacked, Grid
+from fedmix.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -20,23 +21,18 @@ WARNING = (
 )
 
 
-class Table(NamedTuple):
-    """One table of figures, with a note that explains them."""
-
-    title: str
-    note: str
-    headers: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-
-def tables(cells: Sequence[Cell], grid: Grid) -> list[Table]:
+def tables(cells: Sequence[Attacked], grid: Grid) -> list[Table]:
     """All figures, in tables that fit a terminal."""
 
     def table(
-        title: str, note: str, headers: tuple[str, ...], figures: Callable[[Cell], tuple[str, ...]]
+        title: str,
+        note: str,
+        headers: tuple[str, ...],
+        figures: Callable[[Attacked], tuple[str, ...]],
     ) -> Table:
         rows = [(str(cell.m), f"{cell.how.noise:.3g}", *figures(cell)) for cell in cells]
-        return Table(title, note, ("M", "σ", *headers), rows)
+        columns = [Column(header, wrap=True) for header in ("M", "σ", *headers)]
+        return Table(columns, rows, title, caption=note)
 
     return [
         table(
@@ -79,7 +75,7 @@ def tables(cells: Sequence[Cell], grid: Grid) -> list[Table]:
     ]
 
 
-def _used(cell: Cell) -> tuple[str, ...]:
+def _used(cell: Attacked) -> tuple[str, ...]:
     proven = upwards(cell.guarantee.epsilon) if cell.guarantee else "none"
     members = (
         f"{r.auc:.3f} ({r.tpr:.{0 if r.tpr >= 0.1 else 1}%})"
@@ -88,7 +84,7 @@ def _used(cell: Cell) -> tuple[str, ...]:
     return proven, f"≥ {cell.neighbours.epsilon:.2f}", *members
 
 
-def _pictured(cell: Cell) -> tuple[str, ...]:
+def _pictured(cell: Attacked) -> tuple[str, ...]:
     r = cell.reconstruction
     guesses = (
         f"{r.blind.psnr:.1f} ({r.unseen.psnr:.1f})",
@@ -101,7 +97,7 @@ def _pictured(cell: Cell) -> tuple[str, ...]:
     )
 
 
-def _linked(cell: Cell) -> tuple[str, ...]:
+def _linked(cell: Attacked) -> tuple[str, ...]:
     alone, mixed = cell.linking, cell.linking_together
     shares = (
         (alone.labels, alone.chance),
@@ -115,7 +111,7 @@ def _linked(cell: Cell) -> tuple[str, ...]:
     )
 
 
-def _changed(cell: Cell) -> tuple[str, ...]:
+def _changed(cell: Attacked) -> tuple[str, ...]:
     unseen = float(np.mean([d.unseen for d in cell.differencing]))
     return tuple(
         str(round(psnr))
@@ -123,32 +119,19 @@ def _changed(cell: Cell) -> tuple[str, ...]:
     )
 
 
-def terminal(cells: Sequence[Cell], grid: Grid) -> "Group":
-    """The findings, followed by the tables."""
-    from rich.box import SIMPLE_HEAD
+def terminal(cells: Sequence[Attacked], grid: Grid) -> "Group":
+    """What was found, then the tables."""
     from rich.console import Group
-    from rich.table import Table as Drawn
     from rich.text import Text
 
     parts = [text for finding in findings(cells, grid) for text in _paragraphs(finding)]
     for table in tables(cells, grid):
-        drawn = Drawn(
-            box=SIMPLE_HEAD,
-            title=Text(table.title, style="bold"),
-            title_justify="left",
-            caption=Text(table.note),
-        )
-        drawn.caption_justify = "left"
-        for header in table.headers:
-            drawn.add_column(header, justify="right")
-        for row in table.rows:
-            drawn.add_row(*row)
-        parts += [drawn, Text()]
+        parts += [table.rich(), Text()]
     return Group(*parts, Text(WARNING))
 
 
-def as_json(cells: Sequence[Cell], grid: Grid, about: dict[str, Any]) -> str:
-    """All results but the pictures."""
+def as_json(cells: Sequence[Attacked], grid: Grid, about: dict[str, Any]) -> str:
+    """Everything but the pictures."""
     value = about | {
         "kind": "audit",
         "grid": {k: v for k, v in asdict(grid).items() if k not in ("base", "sizes", "noises")}
@@ -169,8 +152,8 @@ def _paragraphs(finding: Finding) -> list[Any]:
     ]
 
 
-def _plain(cell: Cell) -> dict[str, Any]:
-    """A cell as JSON values: an infinite ε becomes None."""
+def _plain(cell: Attacked) -> dict[str, Any]:
+    """Numbers that JSON knows: an infinite ε is none."""
     guarantee = cell.guarantee
     return {
         "m": cell.m,

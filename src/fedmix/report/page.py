@@ -68,9 +68,9 @@ def page(runs: Sequence[RunRecord], lead: Lead | None = None) -> str:
     )
 
 
-def resource(name: str, package: str = "fedmix.report") -> str:
+def resource(name: str) -> str:
     """A file of the page: its style, its script, its template."""
-    return resources.files(package).joinpath(name).read_text("utf-8")
+    return resources.files("fedmix.report").joinpath(name).read_text("utf-8")
 
 
 def filled(template: str, **values: Any) -> str:

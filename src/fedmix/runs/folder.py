@@ -1,11 +1,14 @@
 """The folder of a run: which files it holds, who may write to it, and what is said if that fails.
 
-    experiment.toml         the spec                  metrics.jsonl           one object per round
-    environment.json        where and how it ran      checkpoint.safetensors  state for the next round
-    clients.json            who holds how much        summary.json            written last: it is done
-    gallery.safetensors     some exchanged means, for image data
+    experiment.toml         the spec
+    environment.json        where and how it ran
+    clients.json            who holds how much
+    metrics.jsonl           one object per round
+    checkpoint.safetensors  what the next round depends on
     means-V.safetensors     version V of the released means; the checkpoint names one version
+    gallery.safetensors     some exchanged means, for image data
     failure.json            how a run ended that diverged or collapsed
+    summary.json            written last: the run is done
 
 Files are written beside and renamed, so each is whole or absent. Metrics are appended, and cut back
 to the checkpoint when a run goes on. Where clients have test samples of their own, clients.json

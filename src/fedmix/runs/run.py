@@ -275,5 +275,6 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
                 if key == "recorded.initial_weights"
                 else ""
             )
-            return f"{key} is {before.get(key, 'not set')} there and {now.get(key, 'not set')} here{hint}"
+            one, other = before.get(key, "not set"), now.get(key, "not set")
+            return f"{key} is {one} there and {other} here{hint}"
     return ""

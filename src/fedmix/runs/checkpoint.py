@@ -82,6 +82,7 @@ class Checkpoint:
         )
         try:
             with safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 - not a dict
+                names = file.keys()  # a method of its own: the file is no dict
+                return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
         except unreadable as error:
             raise self.damaged(str(error), name) from None

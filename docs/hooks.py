@@ -49,6 +49,11 @@ SAYS = {
     "training.lr_decay": "The learning rate is multiplied by this after every round.",
     "training.momentum": "Momentum of the local SGD, below 1. It starts from zero in every round.",
     "training.weight_decay": "Weight decay of the local SGD.",
+    "server.lr": "The server's learning rate.",
+    "server.momentum": "Momentum of the server's step, below 1.",
+    "server.beta1": "β1, how much of the mean of earlier steps is kept, below 1.",
+    "server.beta2": "β2, how much of the mean of earlier squared steps is kept, below 1.",
+    "server.tau": "τ, what is added to the root that divides the step.",
     "engine.name": "`vectorised` trains the clients of a round together, `sequential` one after the other.",
     "engine.device": "`cpu`, `cuda`, `cuda:1` and so on.",
     "engine.chunk": "How many clients are trained at once. Unset: the engine decides.",
@@ -67,6 +72,7 @@ ABOUT = {
     "objective": "What a client minimises. `objective.name` chooses one.",
     "training": "What happens in a round.",
     "exchange": "What is averaged and sent. Only for objectives that use means.",
+    "server": "What the server does with the clients' average. `server.name` chooses one.",
     "engine": "Where and how clients run. It changes the speed and, but for rounding, not the result.",
 }
 WORDS = {"int": "integer", "float": "number", "bool": "true, false", "str": "text", "None": "unset"}
@@ -95,7 +101,8 @@ def settings_tables() -> str:
         )
     builders: dict[str, dict[str, Callable[..., Any]]] = {
         "data": dict(spec.DATA), "model": dict(spec.MODELS), "objective": dict(spec.OBJECTIVES),
-        "exchange": {"": Exchange}, "training": {"": Training}, "engine": {"": spec.EngineSection},
+        "server": dict(spec.SERVER_STEPS), "exchange": {"": Exchange}, "training": {"": Training},
+        "engine": {"": spec.EngineSection},
     }  # fmt: skip
     lines = ["<style>.md-typeset td:first-child code { white-space: nowrap }</style>", ""]
     sections = dict.fromkeys(path.rpartition(".")[0] for path, *_ in every)

@@ -143,7 +143,8 @@ class RunFolder:
                     metrics.flush()
                     if federation.round == 1:
                         _gallery(federation, self.folder / "gallery.safetensors")
-                    last, stop = federation.round == self.experiment.rounds, stopped()
+                    last = federation.stopped or federation.round == self.experiment.rounds
+                    stop = stopped()
                     if last or stop or time.monotonic() - saved_at >= checkpoint_seconds:
                         os.fsync(metrics.fileno())
                         self._checkpoint(federation, spent)

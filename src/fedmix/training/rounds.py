@@ -114,6 +114,9 @@ class Rounds:
             done = Round(self.round, local_loss, traffic, metrics, self.notes)
             for callback in self.callbacks:
                 callback(done, self)
+            if self.stopped and metrics is None:  # which makes it the last
+                done = replace(done, metrics=self.evaluate())
+                self.watch.note(self.round, done.metrics)
             yield done
             self.watch.check()
 

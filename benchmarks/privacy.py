@@ -24,10 +24,10 @@ import numpy as np
 
 from fedmix.core.errors import Collapsed, Diverged
 from fedmix.core.files import write_whole
-from fedmix.exchange import Exchange, calibrated
+from fedmix.exchange import Exchange
 from fedmix.experiment.presets import experiment
 from fedmix.experiment.spec import Experiment
-from fedmix.privacy.accounting import DELTA, guarantee, nonnegative
+from fedmix.privacy.accounting import DELTA, calibrated, guarantee, nonnegative
 from fedmix.runs.run import Run
 
 EPSILONS = (16.0, 8.0, 4.0, 2.0, 1.0)

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from fedmix.bench.cases import WORKLOADS, Size, federation
 from fedmix.kernels.precision import called
-from fedmix.training.engines import Vectorised
+from fedmix.training.engines.vectorised import VectorisedRunner
 
 STEPS, REPEATS = 60, 40
 
@@ -27,8 +27,8 @@ def main(workload: str, algorithm: str, precision: str = "tf32") -> None:
     list(federated.run(1))
     torch.cuda.synchronize()
     print(f"first round, compilation included: {time.perf_counter() - started:.1f} s")
-    assert isinstance(federated.engine, Vectorised)
-    (program,) = federated.engine._programs.values()
+    assert isinstance(federated.runner, VectorisedRunner)
+    (program,) = federated.runner._programs.values()
 
     def steps(count: int) -> None:
         program.state.at.zero_()

@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from fedmix.experiment.presets import ALGORITHMS, experiment
+from fedmix.core.registry import ALGORITHMS
+from fedmix.experiment.presets import experiment
 from fedmix.experiment.spec import Experiment
 from tests.miniature import write_mirror
 

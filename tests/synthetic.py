@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from fedmix.training.server import Updates
 from torch import Tensor, nn
 
 from fedmix import Federation, models
@@ -14,12 +13,13 @@ from fedmix.core.types import Batch, Params
 from fedmix.data import FederatedData, Ragged, from_arrays
 from fedmix.data.transforms import Images, OneHot, Transform
 from fedmix.models import Model
+from fedmix.training.aggregation import Updates
 from fedmix.training.batches import Resident
-from fedmix.training.engines import Engine, Work
+from fedmix.training.engines import Engine, Runner, Sequential, Vectorised, Work
 
 RAGGED = (23, 7, 40, 1, 16)
-EngineName = Literal["sequential", "vectorised"]
-ENGINES: tuple[EngineName, EngineName] = ("sequential", "vectorised")
+ENGINES: tuple[Engine, Engine] = (Sequential(), Vectorised())
+NAMES = [engine.name for engine in ENGINES]
 
 
 def small_vgg() -> nn.Sequential:
@@ -111,9 +111,9 @@ def one_after_another(sizes: Sequence[int]) -> list[np.ndarray[Any, Any]]:
 
 
 class Listening:
-    """An engine that notes its work, and has another do it."""
+    """A runner that notes its work, and has another do it."""
 
-    def __init__(self, inner: Engine) -> None:
+    def __init__(self, inner: Runner) -> None:
         self.inner, self.work = inner, list[Work]()
 
     def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
@@ -122,8 +122,8 @@ class Listening:
 
 
 def listen(federation: Federation) -> list[Work]:
-    """The work that a federation's engine gets from now on."""
-    federation.engine = listening = Listening(federation.engine)
+    """The work that a federation's runner gets from now on."""
+    federation.runner = listening = Listening(federation.runner)
     return listening.work
 
 

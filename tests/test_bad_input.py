@@ -41,6 +41,7 @@ from fedmix.data import (
     shakespeare,
 )
 from fedmix.objectives import Needs
+from fedmix.training.engines import Vectorised
 from tests.synthetic import one_after_another
 
 Array = np.ndarray[Any, Any]
@@ -359,11 +360,14 @@ COMBINATIONS: list[tuple[str, Call]] = [
         lambda: federation(GlobalMix(lam=0.5) + Proximal(0.1), arrays(private=True)),
     ),
     (
-        "engine 'fast' is unknown; choose 'vectorised' or 'sequential'",
+        r"`engine` is of type str; give an engine, such as Vectorised\(\) or Sequential\(\)",
         lambda: federation(engine="fast"),
     ),
-    ("chunk=0: at least one client must run at a time", lambda: federation(chunk=0)),
-    ("device", lambda: federation(device="abacus")),
+    (
+        "chunk=0: at least one client must run at a time",
+        lambda: federation(engine=Vectorised(chunk=0)),
+    ),
+    ("device", lambda: federation(engine=Vectorised(device="abacus"))),
     (
         "output has shape .2, 4. but the labels .2, 3.; give its last layer 3 outputs",
         lambda: federation(module=nn.Linear(2, 4)),

@@ -35,9 +35,11 @@ from fedmix import (
 from fedmix.core.rng import stream
 from fedmix.data import FederatedData, Ragged, from_arrays, partition
 from fedmix.data.transforms import Images, OneHot, Plain
-from fedmix.exchange import calibrated, guarantee, sensitivity
-from fedmix.models import Model
 from fedmix.objectives.base import Sum
+from fedmix.objectives.fedlc import FedLC
+from fedmix.objectives.fedrs import FedRS
+from fedmix.privacy import calibrated, guarantee, guarantee_of, sensitivity
+from fedmix.server_steps import FedAdam, FedAvgM, FedYogi
 from fedmix.training.engines import Sequential, Vectorised
 
 X, Y = np.random.default_rng(0).standard_normal((12, 2)), np.arange(12) % 3
@@ -91,13 +93,12 @@ def trained(rounds: Any = 1, evaluate_every: Any = 1) -> list[Any]:
 
 
 def promised(delta: Any = 1e-5, neighbours: Any = "replace", level: Any = "sample") -> Any:
-    return federation(exchange=Exchange(clip=1.0, noise=1.0)).guarantee(
-        delta, neighbours=neighbours, level=level
-    )
+    run = federation(exchange=Exchange(clip=1.0, noise=1.0))
+    return guarantee_of(run, delta, neighbours=neighbours, level=level)
 
 
 def promised_nothing(delta: Any = 1e-5, neighbours: Any = "replace", level: Any = "sample") -> Any:
-    return federation().guarantee(delta, neighbours=neighbours, level=level)
+    return guarantee_of(federation(), delta, neighbours=neighbours, level=level)
 
 
 def recorded(
@@ -108,15 +109,19 @@ def recorded(
     )
 
 
-MODEL, CLIPPED, ROWS = (
-    Model(nn.Linear(2, 3)),
-    Exchange(clip=1.0, noise=1.0),
-    Ragged.of([[0, 1], [2]]),
-)
-ENGINE: dict[str, Any] = {"model": MODEL, "objective": Supervised(), "training": Training(2)}
-CHECKED = {
-    name: set(WRONG) for name in ("objective", "training")
-}  # by the federation that makes the engine
+def vectorised(device: Any, precision: Any, processes: Any, chunk: Any, compile: Any) -> Any:
+    engine = Vectorised(
+        device=device, precision=precision, processes=processes, chunk=chunk, compile=compile
+    )
+    return federation(engine=engine)
+
+
+def sequential(device: Any, precision: Any, processes: Any) -> Any:
+    return federation(engine=Sequential(device=device, precision=precision, processes=processes))
+
+
+CLIPPED, ROWS = Exchange(clip=1.0, noise=1.0), Ragged.of([[0, 1], [2]])
+ENGINE: dict[str, Any] = {"device": "cpu", "precision": "tf32", "processes": 1}
 HUB = {"root": {"None", "text"}, "cache": {"None", "text"}}
 STORED: dict[str, Any] = {"x": X, "y": Y, "clients": ROWS, "test_x": X, "test_y": Y, "classes": 3}
 NAMED = {
@@ -129,6 +134,7 @@ NAMED = {
     "owner_ids": "owner",
 }  # fmt: skip
 DEALT: dict[str, Any] = {"labels": Y, "clients": 3, "rng": SEED}
+KNOWN = {"counts": {"True"}, "samples": {"True"}, "state": {"None"}}
 MADE = {"labels", "rng", "index", "model"}  # what is passed on from inside
 
 SUBJECTS = [
@@ -151,13 +157,13 @@ SUBJECTS = [
     Subject(Proximal, {"mu": 0.1}, {"mu": NUMBER}),
     Subject(Sum, {"first": Supervised(), "second": Proximal(0.1)}),
     Subject(objectives.Needs, {},
-        {"means": {"None"}, "partner": {"None"}, "alpha": {"None", *NUMBER}}),
+        {"means": {"None"}, "partner": {"None"}, "alpha": {"None", *NUMBER}} | KNOWN),
     Subject(Federation, {
         "module": nn.Linear(2, 3), "data": arrays(), "objective": FedMix(0.1),
         "training": Training(2),
     }, {
-        "exchange": {"None"}, "loss": {"None"}, "changes": {"None"}, "chunk": {"None"},
-        "compile": {"None", "True"},
+        "exchange": {"None"}, "loss": {"None"}, "changes": {"None"}, "choose": {"None"},
+        "engine": {"None"}, "server": {"None"}, "metrics": {"None"},
     }),
     Subject(trained, {}),
     Subject(promised, {}),
@@ -166,8 +172,14 @@ SUBJECTS = [
         "federation": federation(), "folder": "never", "rounds": 1, "evaluate_every": 1,
         "target": None, "quiet": True,
     }, {"folder": {"text"}, "target": {"None", "-1", *NUMBER}, "quiet": {"True"}}),
-    Subject(Vectorised, ENGINE, CHECKED | {"chunk": {"None"}, "compile": {"True"}}),
-    Subject(Sequential, ENGINE, CHECKED),
+    Subject(vectorised, ENGINE | {"chunk": 1, "compile": False},
+        {"chunk": {"None"}, "compile": {"None", "True"}}),
+    Subject(sequential, ENGINE),
+    Subject(FedAvgM, {}, {"lr": NUMBER}),
+    Subject(FedAdam, {}, {"lr": NUMBER, "tau": NUMBER}),
+    Subject(FedYogi, {}, {"lr": NUMBER, "tau": NUMBER}),
+    Subject(FedLC, {}, {"tau": NUMBER}),
+    Subject(FedRS, {}),
     Subject(guarantee, {"how": CLIPPED, "group": 5}, {"nonnegative": {"True"}}),
     Subject(calibrated, {"how": CLIPPED, "epsilon": 1.0, "group": 5},
         {"epsilon": NUMBER, "nonnegative": {"True"}}),
@@ -273,7 +285,10 @@ def test_integers_of_numpy_count_as_whole_numbers(kind: Any) -> None:
     plain = [r.local_loss for r in federation(training=Training(2, epochs=2, batch_size=2)).run(2)]
     small = Training(kind(2), epochs=kind(2), batch_size=kind(2))
     assert [
-        r.local_loss for r in federation(training=small, seed=kind(0), chunk=kind(1)).run(kind(2))
+        r.local_loss
+        for r in federation(training=small, seed=kind(0), engine=Vectorised(chunk=kind(1))).run(
+            kind(2)
+        )
     ] == plain
     how = Exchange(m=kind(1), cutoff=kind(1), average=kind(2))
     assert how.group_sizes(np.array([3, 400])).tolist() == [1, 1]

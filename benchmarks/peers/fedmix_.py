@@ -7,6 +7,7 @@ from measure import Job, job
 from workload import SEED
 
 from fedmix import Federation, FedMix, Supervised, Training, data
+from fedmix.training.engines import Vectorised
 
 
 def main(job: Job) -> None:
@@ -20,10 +21,8 @@ def main(job: Job) -> None:
         data.from_arrays(x, y, list(owned), test=(x[:1], y[:1]), classes=work.classes),
         FedMix(lam=work.lam) if job.algorithm == "fedmix" else Supervised(),
         Training(work.per_round, work.epochs, work.batch, work.lr, momentum=work.momentum),
-        device=job.device,
+        engine=Vectorised(device=job.device, compile=True, processes=job.workers),
         seed=SEED,
-        compile=True,
-        processes=job.workers,
     )
     # the last round, which would be evaluated, is not run
     rounds = federation.run(job.total + 1, evaluate_every=job.total + 1)

@@ -1,6 +1,5 @@
 """What is measured: all variants do the same work, and what is counted is what happened."""
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from fedmix.bench import measure
 from fedmix.bench.cases import VARIANTS, WORKLOADS, Size, federation
 from fedmix.bench.measure import Bench, Clocked, Trial
 from fedmix.experiment.presets import PRESETS
-from fedmix.training.engines import Processes, Sequential, compiled
+from fedmix.training.engines import Sequential, compiled
 from tests.synthetic import listen
 
 TINY = Size(clients=3, batch=4, steps=2)
@@ -20,7 +19,7 @@ EAGER = ("plain", "sequential", "vectorised")
 
 def first_round(name: str, algorithm: str, variant: str, size: Size) -> Any:
     built = federation(WORKLOADS[name], algorithm, variant, size, "cpu")
-    built._train_round()
+    built.params, _, _ = built._train_round()
     return built
 
 
@@ -58,8 +57,8 @@ def test_ragged_clients_keep_the_mean_and_their_padding_is_counted() -> None:
     size = Size(clients=3, batch=4, steps=5, ragged=True)
     built = federation(WORKLOADS["digits"], "fedavg", "vectorised", size, "cpu")
     assert sorted(built.data.clients.sizes) == [4, 20, 36]
-    clock = Clocked(built.engine, built.device)
-    built.engine = clock
+    clock = Clocked(built.runner, built.device)
+    built.runner = clock
     work = listen(built)
     built._train_round()
     assert clock.steps == (1 + 5 + 9) / 3
@@ -68,11 +67,11 @@ def test_ragged_clients_keep_the_mean_and_their_padding_is_counted() -> None:
         federation(WORKLOADS["digits"], "fedavg", variant, size, "cpu")
         for variant in ("compiled", "sequential")
     )
-    assert measure._steps_and_padding(compiled.engine, work[0])[1] == pytest.approx(
+    assert measure._steps_and_padding(compiled.runner, work[0])[1] == pytest.approx(
         1 - (4 + 20 + 36) / (3 * 9 * 4)
     )
-    assert measure._steps_and_padding(alone.engine, work[0])[1] == 0
-    apart = Processes(partial(Sequential, alone.model, alone.objective, alone.training), 2)
+    assert measure._steps_and_padding(alone.runner, work[0])[1] == 0
+    apart = Sequential(processes=2).start(alone.model, alone.objective, alone.training)
     assert measure._steps_and_padding(apart, work[0]) == (5, None)
 
 
@@ -83,8 +82,8 @@ def test_the_clock_counts_the_engine_and_not_the_rest(monkeypatch: pytest.Monkey
     ticks = iter(range(1000))
     monkeypatch.setattr("fedmix.bench.measure.time.perf_counter", lambda: float(next(ticks)))
     built = federation(WORKLOADS["digits"], "fedavg", "sequential", TINY, "cpu")
-    clock = Clocked(built.engine, built.device)
-    built.engine = clock
+    clock = Clocked(built.runner, built.device)
+    built.runner = clock
     built._train_round()
     assert clock.seconds == 4.0
     assert next(ticks) == 8

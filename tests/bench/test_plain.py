@@ -25,6 +25,7 @@ from fedmix import (
 from fedmix.bench.plain import PlainCharLSTM, PlainLoop, fedmix, loop_loss
 from fedmix.models import initialised
 from fedmix.training.batches import Received
+from fedmix.training.engines import Sequential
 from tests.synthetic import SHAPES, Exactly, federated
 
 SIZES = (7, 1, 12)
@@ -70,11 +71,11 @@ def test_plain_loop_agrees_with_the_reference_engine(kind: str, name: str) -> No
             objective,
             training,
             exchange=exchange,
-            engine="sequential",
+            engine=Sequential(),
             seed=3,
         )
         if plain:
-            federation.engine = PlainLoop(
+            federation.runner = PlainLoop(
                 build_plain().double(), objective, training, federation.device
             )
         list(federation.run(2, evaluate_every=2))

@@ -196,6 +196,7 @@ import hashlib, json
 from torch import nn
 from fedmix import Exchange, Federation, FedMix, LocalMix, Training
 from fedmix.models import initialised
+from fedmix.training.engines import Sequential, Vectorised
 from tests.synthetic import federated
 
 def net():
@@ -216,13 +217,9 @@ def digest(engine, seed, objective):
         total.update(name.encode() + p.numpy().tobytes())
     return total.hexdigest()
 
-cases = [
-    (e, s, o)
-    for e in ("vectorised", "sequential")
-    for s in (0, 1)
-    for o in (FedMix(0.1), LocalMix(alpha=1.0))
-]
-print(json.dumps({f"{e} {s} {type(o).__name__}": digest(e, s, o) for e, s, o in cases}))
+objectives = (FedMix(0.1), LocalMix(alpha=1.0))
+cases = [(e, s, o) for e in (Vectorised(), Sequential()) for s in (0, 1) for o in objectives]
+print(json.dumps({f"{e.name} {s} {type(o).__name__}": digest(e, s, o) for e, s, o in cases}))
 """
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmix import BadInput, Experiment
-from fedmix.experiment.presets import ALGORITHMS, PRESETS, experiment
+from fedmix.core.registry import ALGORITHMS
+from fedmix.experiment.presets import PRESETS, experiment
 from fedmix.experiment.spec import settings
 
 BASE: dict[str, Any] = {

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedmix import BadInput, FedMix, Hidden, NaiveMix, Proximal
-from fedmix.experiment.presets import ALGORITHMS, PRESETS, experiment
+from fedmix.core.registry import ALGORITHMS
+from fedmix.experiment.presets import PRESETS, experiment
 from tests.miniature import write_mirror
 
 NAMES = [

@@ -24,6 +24,7 @@ from fedmix.flower import Task
 from fedmix.flower.processes import Link
 from fedmix.flower.server import folder_of
 from fedmix.runs.run import Run
+from fedmix.training.engines import Sequential
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 CLIENTS = 4
@@ -110,8 +111,7 @@ class Federated:
         agreed = Task.of(self.experiment)
         federation = Federation(
             agreed.module(data), data, agreed.objective,
-            replace(agreed.training, clients_per_round=clients), exchange=agreed.exchange,
-            engine="sequential", seed=self.experiment.seed,
+            replace(agreed.training, clients_per_round=clients), exchange=agreed.exchange, engine=Sequential(), seed=self.experiment.seed,
         )  # fmt: skip
         list(federation.run(self.experiment.rounds))
         return federation

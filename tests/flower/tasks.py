@@ -11,6 +11,7 @@ from fedmix.data import FederatedData, alone, from_arrays
 from fedmix.flower import Task, client_app
 from fedmix.flower.remote import Remote
 from fedmix.flower.settings import Settings
+from fedmix.training.engines import Sequential
 from tests.flower.nodes import Nodes
 
 SIZES = (23, 8, 30, 12)
@@ -97,5 +98,5 @@ def simulated(experiment: Experiment, **own: Any) -> Federation:
     agreed = replace(task(experiment), **own)
     return Federation(
         agreed.module(data), data, agreed.objective, agreed.training, exchange=agreed.exchange,
-        engine="sequential", seed=experiment.seed,
+        engine=Sequential(), seed=experiment.seed,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from fedmix.flower import Task, client_app
 from fedmix.flower.remote import Remote
 from fedmix.flower.settings import Settings
 from fedmix.models import initialised
+from fedmix.privacy import guarantee_of
 from fedmix.privacy.accounting import DELTA, guarantee, nonnegative
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import SIZES, WIDTH, light, own, remote, simulated, task
@@ -118,7 +119,7 @@ def test_releases_are_counted_for_the_guarantee_with_the_groups_that_clients_cho
     list(real.run(2))
     assert real.exchange is not None
     assert (real.exchange.sent.tolist(), real.exchange.smallest) == ([1, 1, 1, 1], 4)
-    assert real.guarantee().epsilon == simulated(experiment).guarantee().epsilon
+    assert guarantee_of(real).epsilon == guarantee_of(simulated(experiment)).epsilon
 
 
 def test_what_the_servers_samples_are_like_guarantees_nothing_of_the_clients() -> None:
@@ -135,4 +136,4 @@ def test_what_the_servers_samples_are_like_guarantees_nothing_of_the_clients() -
     )
     real = Remote(Nodes(client_app(task(light())), range(4)), agreed, Settings(clients=4), {})
     assert nonnegative(real.data)
-    assert real.guarantee().epsilon == guarantee(Exchange(**how), 4, DELTA).epsilon
+    assert guarantee_of(real).epsilon == guarantee(Exchange(**how), 4, DELTA).epsilon

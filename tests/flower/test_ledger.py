@@ -10,11 +10,12 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message
 
 from fedmix import BadInput
-from fedmix.exchange import Exchange, guarantee
+from fedmix.exchange import Exchange
 from fedmix.flower import client_app
 from fedmix.flower.ledger import Ledger
 from fedmix.flower.roster import TooFew
 from fedmix.flower.server import folder_of, serve
+from fedmix.privacy import guarantee
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import light, remote, task
 

@@ -23,6 +23,7 @@ from fedmix.flower.remote import Remote
 from fedmix.flower.roster import TooFew
 from fedmix.flower.server import folder_of, serve
 from fedmix.flower.settings import Settings
+from fedmix.privacy import guarantee_of
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import SIZES, light, own, remote, simulated, task
 
@@ -198,14 +199,14 @@ def test_a_run_begins_with_clients_below_the_cutoff_and_waits_for_others() -> No
     )
     nodes = Nodes(client_app(task(spec)), [1])
     federation = remote(spec, nodes, min_clients=1, attempts=1)
-    assert federation.guarantee().mu == pytest.approx(
+    assert guarantee_of(federation).mu == pytest.approx(
         2.0
     )  # by which a sample within a norm of 1 moves it, under noise of 1
     with pytest.raises(TooFew, match="no client has sent means"):
         next(federation.run(1))
     nodes.add(0)
     next(federation.run(1))
-    assert federation.guarantee().mu == pytest.approx(2.0 / 23)
+    assert guarantee_of(federation).mu == pytest.approx(2.0 / 23)
 
 
 def test_a_round_that_fails_leaves_nobody_settled() -> None:

@@ -26,6 +26,7 @@ from fedmix.models import initialised
 from fedmix.training.engines import Vectorised, compiled
 from fedmix.training.engines.bf16 import keep_rounded, misrounded
 from fedmix.training.engines.compiled import Program, State
+from fedmix.training.engines.vectorised import VectorisedRunner
 from tests.synthetic import SHAPES, federated
 
 AT_ONCE, LARGEST = 2**15, 2**12  # elements, and along x, where a kernel may rely on it
@@ -72,11 +73,11 @@ def _program(kind: str, objective: Objective) -> Program:
     with patch.dict(SHAPES, vgg=SHORT_VGG):
         model, data = initialised(SHAPES[kind][0], 1), federated(kind, (3, 2))
     federation = Federation(
-        model, data, objective, training, engine="vectorised", exchange=exchange, compile=False
+        model, data, objective, training, engine=Vectorised(compile=False), exchange=exchange
     )
     list(federation.run(1))
-    assert isinstance(federation.engine, Vectorised)
-    (made,) = federation.engine._programs.values()
+    assert isinstance(federation.runner, VectorisedRunner)
+    (made,) = federation.runner._programs.values()
     return made
 
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
-from fedmix.training.server import Updates, average
 from torch import Tensor, nn
 
 from fedmix import BadInput, Federation, Objective, Supervised, Training
@@ -17,7 +16,9 @@ from fedmix.data import FederatedData, from_arrays
 from fedmix.kernels.precision import Precision, arithmetic, check_device, current
 from fedmix.models import Model
 from fedmix.training import federation as loop
-from tests.synthetic import ENGINES, EngineName
+from fedmix.training.aggregation import Updates, average
+from fedmix.training.engines import Engine
+from tests.synthetic import ENGINES, NAMES
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
@@ -113,15 +114,19 @@ def test_an_unknown_one_is_refused() -> None:
     assert holds() == before
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_federation_refuses_it_too(engine: EngineName) -> None:
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
+def test_a_federation_refuses_it_too(engine: Engine) -> None:
     wrong: Any = "double"
     with pytest.raises(
         BadInput, match="precision 'double' is unknown; choose one of tf32, float32, bf16"
     ):
         list(
             Federation(
-                nn.Linear(4, 3), data(), Supervised(), Training(2), engine=engine, precision=wrong
+                nn.Linear(4, 3),
+                data(),
+                Supervised(),
+                Training(2),
+                engine=replace(engine, precision=wrong),
             ).run(1)
         )
 
@@ -139,9 +144,9 @@ class Notes(Objective):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
 def test_steps_are_rounded_and_averages_and_tests_are_not(
-    engine: EngineName, precision: Precision, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, precision: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The average takes updates while the engine still works, but not in its precision."""
     outside = list[tuple[str, bool, bool]]()
@@ -156,14 +161,13 @@ def test_steps_are_rounded_and_averages_and_tests_are_not(
 
     monkeypatch.setattr(loop, "average", noting)
     before = holds()
+    one_by_one: dict[str, Any] = {"chunk": 1} if engine.name == "vectorised" else {}
     federation = Federation(
         nn.Linear(4, 3),
         data(),
         Notes(),
         Training(3, batch_size=1),
-        engine=engine,
-        precision=precision,
-        chunk=1,
+        engine=replace(engine, precision=precision, **one_by_one),
     )
     SEEN.clear()  # the objective is tried first
     list(federation.run(1))

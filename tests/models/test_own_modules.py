@@ -14,7 +14,8 @@ from fedmix import BadInput, Federation, FedMix, Supervised, Training
 from fedmix.core.types import Params
 from fedmix.data import FederatedData
 from fedmix.models import Model
-from tests.synthetic import ENGINES, EngineName, arrays
+from fedmix.training.engines import Engine
+from tests.synthetic import ENGINES, NAMES, arrays
 
 
 class Residual(nn.Module):
@@ -55,8 +56,8 @@ def stepped(module: nn.Module, data: FederatedData, lr: float) -> dict[str, Tens
     return total
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_module_of_ones_own(engine: EngineName) -> None:
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
+def test_a_module_of_ones_own(engine: Engine) -> None:
     """Tied weights, buffers and all: the round is what autograd gives."""
     torch.manual_seed(0)
     module, data = Residual(), arrays(n=12, clients=3)

@@ -20,17 +20,10 @@ from torch import Tensor, nn
 from fedmix import BadInput, Exchange, Federation, FedMix, Hidden, Objective, Supervised, Training
 from fedmix.data import FederatedData, Ragged, from_arrays
 from fedmix.data.transforms import Images, OneHot, Plain
-from fedmix.exchange import (
-    Guarantee,
-    MeanExchange,
-    Means,
-    calibrated,
-    guarantee,
-    release,
-    sensitivity,
-)
+from fedmix.exchange import MeanExchange, Means, release
 from fedmix.exchange.pool import to_shares
 from fedmix.objectives import GlobalMix
+from fedmix.privacy import Guarantee, calibrated, guarantee, guarantee_of, sensitivity
 from fedmix.privacy.accounting import nonnegative, upwards
 from tests.synthetic import one_after_another
 
@@ -474,15 +467,15 @@ def test_releases_are_counted() -> None:
     run = federation(
         changes=lambda r: {0: [0, 1, 15]} if r == 1 else {0: [0, 1, 2, 3, 15]} if r == 2 else {}
     )
-    assert run.guarantee().mu == pytest.approx(2 / 4)
+    assert guarantee_of(run).mu == pytest.approx(2 / 4)
     list(run.run(2))
-    assert run.guarantee().mu == pytest.approx(math.sqrt(2) * 2 / 3)
+    assert guarantee_of(run).mu == pytest.approx(math.sqrt(2) * 2 / 3)
     again = federation(changes=run.changes)
     again.restore(run.state())
     list(again.run(4))
     assert again.exchange is not None
     assert (again.exchange.sent.tolist(), again.exchange.smallest) == ([3, 1, 1], 3)
-    found = again.guarantee()
+    found = guarantee_of(again)
     assert [found.releases, found.mu] == pytest.approx([3, math.sqrt(3) * 2 / 3])
 
 
@@ -492,22 +485,24 @@ class Mine(Plain):
 
 
 def test_why_a_run_guarantees_nothing() -> None:
-    assert "weights carry no guarantee" in str(federation(Supervised(), exchange=None).guarantee())
     assert "weights carry no guarantee" in str(
-        federation(exchange=replace(CLIPPED, source="own")).guarantee()
+        guarantee_of(federation(Supervised(), exchange=None))
+    )
+    assert "weights carry no guarantee" in str(
+        guarantee_of(federation(exchange=replace(CLIPPED, source="own")))
     )
     assert "raw samples of all clients" in str(
-        federation(GlobalMix(alpha=1.0), exchange=None).guarantee()
+        guarantee_of(federation(GlobalMix(alpha=1.0), exchange=None))
     )
     assert "code of your own (Mine)" in str(
-        federation(data=replace(made(), transform=Mine())).guarantee()
+        guarantee_of(federation(data=replace(made(), transform=Mine())))
     )
     assert "weights that were trained on the samples" in str(
-        federation(Hidden(FedMix(lam=0.1), 2)).guarantee()
+        guarantee_of(federation(Hidden(FedMix(lam=0.1), 2)))
     )
-    assert "there twice" in str(federation(data=made().with_clients({0: [0, 0, 1]})).guarantee())
+    assert "there twice" in str(guarantee_of(federation(data=made().with_clients({0: [0, 0, 1]}))))
     assert "there twice" in str(
-        federation(data=made().with_clients({0: [0, 1], 1: [1, 2]})).guarantee()
+        guarantee_of(federation(data=made().with_clients({0: [0, 1], 1: [1, 2]})))
     )
 
 
@@ -530,12 +525,12 @@ def test_a_sample_that_goes_from_client_to_client() -> None:
     steps: list[dict[int, list[int]]] = [{}, {0: [0, 1, 15]}, {0: [0, 1]}, {1: [4, 5, 15]}]
     run = federation(changes=lambda r: steps[r] if r < 4 else {})
     list(run.run(3))
-    assert run.guarantee()
+    assert guarantee_of(run)
     again = federation(changes=run.changes)
     again.restore(run.state())
     for went_on in (run, again):
         list(went_on.run(4))
-        assert "went from one to another" in str(went_on.guarantee())
+        assert "went from one to another" in str(guarantee_of(went_on))
 
 
 def test_a_client_that_one_sample_less_would_silence() -> None:
@@ -586,7 +581,7 @@ def test_a_promise_is_made_of_known_words_and_numbers_only(wrong: dict[str, Any]
             federation(Supervised(), exchange=None),
         ):  # also where nothing is promised
             with pytest.raises(BadInput, match=field):
-                run.guarantee(**wrong)
+                guarantee_of(run, **wrong)
 
 
 def test_a_client_and_an_added_sample_are_promised_less() -> None:

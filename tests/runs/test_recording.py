@@ -34,6 +34,7 @@ from fedmix.objectives import batch_mean
 from fedmix.report import load_runs
 from fedmix.report.groups import grouped
 from fedmix.runs.progress import Progress
+from fedmix.training.engines import Sequential
 from tests.runs.test_runs import same_run
 
 TRAINING = Training(clients_per_round=3, epochs=2, batch_size=4, lr=0.1, momentum=0.5)
@@ -104,7 +105,7 @@ def test_stopped_and_gone_on_with_it_ends_the_same(
     assert done.round == 4
     assert first["last"] == (scores[-1] or {})["accuracy"]
     assert done.traffic == plain.traffic
-    assert done.tested == plain.tested
+    assert done.watch.tested == plain.watch.tested
     assert all(torch.equal(done.params[n], plain.params[n]) for n in plain.params)
     longer = federation()
     summary = record(longer, tmp_path, rounds=6, target=0.5)
@@ -123,7 +124,7 @@ def test_stopped_and_gone_on_with_it_ends_the_same(
         ({"objective": FedMix(lam=0.2)}, r"objective.lam is 0.1 there and 0.2 here"),
         ({"seed": 1, "net": initialised(small, 0)}, r"seed is 0 there and 1 here"),
         ({"exchange": Exchange(m=2)}, r"exchange.m is 5 there and 2 here"),
-        ({"engine": "sequential"}, r"engine.name is vectorised there and sequential here"),
+        ({"engine": Sequential()}, r"engine.name is vectorised there and sequential here"),
         (
             {"net": initialised(lambda: small(dropout=0.2), 0)},
             r"model.layers is \w+ there and \w+ here",

@@ -30,7 +30,8 @@ from fedmix.objectives import (
     batch_mean,
 )
 from fedmix.training.checks import check_objective
-from tests.synthetic import ENGINES, EngineName, arrays, federated
+from fedmix.training.engines import Engine, Vectorised
+from tests.synthetic import ENGINES, NAMES, arrays, federated
 
 
 class Own(Objective):
@@ -57,11 +58,11 @@ def present(field: Tensor | None) -> Tensor:
 NET = models.digits_cnn()
 
 
-def start(objective: Objective, engine: EngineName) -> Federation:
+def start(objective: Objective, engine: Engine) -> Federation:
     return Federation(NET, federated("digits_cnn"), objective, Training(5), engine=engine)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
 @pytest.mark.parametrize(
     "value",
     [
@@ -74,7 +75,7 @@ def start(objective: Objective, engine: EngineName) -> Federation:
     ],
 )
 def test_padding_that_counts_is_refused(
-    value: Callable[[Tensor, Batch, Params], Tensor], engine: EngineName
+    value: Callable[[Tensor, Batch, Params], Tensor], engine: Engine
 ) -> None:
     with pytest.raises(
         BadInput, match=r"the objective Own lets padding count: .* batch_mean\(values, batch.mask\)"
@@ -85,11 +86,11 @@ def test_padding_that_counts_is_refused(
 def test_a_term_of_a_sum_and_of_hidden_states_is_seen() -> None:
     wrong = Own(lambda losses, _batch, _params: losses.mean())
     with pytest.raises(BadInput, match="lets padding count"):
-        start(Supervised() + wrong, "vectorised")
+        start(Supervised() + wrong, Vectorised())
     with pytest.raises(BadInput, match="lets padding count"):
-        start(Hidden(FedMix(0.1), layer=1) + wrong, "vectorised")
+        start(Hidden(FedMix(0.1), layer=1) + wrong, Vectorised())
     with pytest.raises(BadInput, match="lets padding count"):
-        start(Proximal(0.1) + wrong, "vectorised")
+        start(Proximal(0.1) + wrong, Vectorised())
 
 
 def test_one_sample_is_enough_to_try_an_objective() -> None:
@@ -97,12 +98,12 @@ def test_one_sample_is_enough_to_try_an_objective() -> None:
     assert [r.round for r in federation.run(1)] == [1]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
 @pytest.mark.parametrize(
     "noise", [torch.randn, lambda n: torch.from_numpy(np.random.default_rng().normal(size=n))]
 )
 def test_random_numbers_of_its_own_are_refused(
-    noise: Callable[[int], Tensor], engine: EngineName
+    noise: Callable[[int], Tensor], engine: Engine
 ) -> None:
     with pytest.raises(
         BadInput,
@@ -356,7 +357,7 @@ def test_an_objective_that_is_no_number_at_once_is_refused_as_that(value: float)
         BadInput, match=rf"the objective Own is {value} before any training; look at its parameters"
     ):
         start(
-            Own(lambda losses, batch, _params: batch_mean(losses, batch.mask) * value), "vectorised"
+            Own(lambda losses, batch, _params: batch_mean(losses, batch.mask) * value), Vectorised()
         )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedmix.training.server import Updates, average
 from torch import nn
 
 from fedmix import (
@@ -33,10 +32,12 @@ from fedmix import (
 from fedmix.data import FederatedData, Ragged, from_arrays
 from fedmix.data.transforms import Images
 from fedmix.models import initialised
+from fedmix.training.aggregation import Updates, average
 from fedmix.training.draws import ClientPlan
-from fedmix.training.engines import Vectorised
+from fedmix.training.engines import Engine
+from fedmix.training.engines.vectorised import VectorisedRunner
 from fedmix.training.evaluation import ClientScores
-from tests.synthetic import ENGINES, EngineName, listen, one_after_another
+from tests.synthetic import ENGINES, NAMES, listen, one_after_another
 from tests.synthetic import federated as synthetic
 
 Array = np.ndarray[Any, Any]
@@ -65,8 +66,8 @@ def slope(w: float, rows: list[int]) -> float:
     return sum((w * X[i] - Y[i]) * X[i] for i in rows) / len(rows)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_average_is_weighted_by_samples(engine: EngineName) -> None:
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
+def test_average_is_weighted_by_samples(engine: Engine) -> None:
     """Clients of 1 and 3 samples: w ← (1·w_0 + 3·w_1) / 4, at a rate of 0.1·0.5^round."""
     training = Training(2, batch_size=10, lr=0.1, lr_decay=0.5)
     federation = Federation(line(), two_clients(), Supervised(), training, engine=engine)
@@ -81,8 +82,8 @@ def test_average_is_weighted_by_samples(engine: EngineName) -> None:
     assert float(first.params["weight"]) == pytest.approx((0.1 + 3 * 0.1 * 11.5 / 3) / 4, rel=1e-6)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_momentum_and_weight_decay(engine: EngineName) -> None:
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
+def test_momentum_and_weight_decay(engine: Engine) -> None:
     """v ← 0.9·v + slope + 0.01·w, w ← w − 0.05·v, three steps (epochs) of full batches, v = 0 at
     the start of every round.
     """
@@ -102,8 +103,8 @@ def test_momentum_and_weight_decay(engine: EngineName) -> None:
     assert float(federation.params["weight"]) == pytest.approx(w, rel=1e-5)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_local_loss_is_weighted_by_samples(engine: EngineName) -> None:
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
+def test_local_loss_is_weighted_by_samples(engine: Engine) -> None:
     """At w = 1, ½z² − z·y per sample; the mean of a client's steps, then over clients by their
     samples.
     """
@@ -139,8 +140,8 @@ def test_server_average_keeps_double_precision() -> None:
     assert float(weights["w"]) == pytest.approx(1.0, abs=1e-12)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_changed_data_is_trained_on(engine: EngineName) -> None:
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
+def test_changed_data_is_trained_on(engine: Engine) -> None:
     """Client 1 gets rows 4 and 5 before the second round and weighs 2 of 3 from then on."""
     changes: dict[int, dict[int, list[int]]] = {1: {1: [4, 5]}}
     training = Training(2, batch_size=10, lr=0.02)
@@ -265,8 +266,8 @@ def test_scores_by_client() -> None:
     assert count == 0
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_scores_by_client_after_changes(engine: EngineName) -> None:
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
+def test_scores_by_client_after_changes(engine: Engine) -> None:
     """Client 1 goes from one training sample to four before the second round; test samples stay
     whose they were.
     """
@@ -360,9 +361,9 @@ RUNS: dict[str, tuple[Objective, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
 @pytest.mark.parametrize("name", RUNS)
-def test_a_stopped_run_goes_on_as_if_it_had_not(name: str, engine: EngineName) -> None:
+def test_a_stopped_run_goes_on_as_if_it_had_not(name: str, engine: Engine) -> None:
     objective, settings = RUNS[name]
 
     def start() -> Federation:
@@ -510,15 +511,15 @@ def test_an_interrupted_round_can_be_tried_again(monkeypatch: pytest.MonkeyPatch
 
     whole = start()
     list(whole.run(4))
-    broken, real, calls = start(), Vectorised._run, []
+    broken, real, calls = start(), VectorisedRunner._run, []
 
-    def interrupt_once(self: Vectorised, *args: Any) -> Any:
+    def interrupt_once(self: VectorisedRunner, *args: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return real(self, *args)
 
-    monkeypatch.setattr(Vectorised, "_run", interrupt_once)
+    monkeypatch.setattr(VectorisedRunner, "_run", interrupt_once)
     with pytest.raises(KeyboardInterrupt):
         list(broken.run(4))
     assert broken.round == 1

@@ -149,7 +149,7 @@ class Trial:
             torch.cuda.reset_peak_memory_stats(self.device)
         wait(self.device)
         started = time.perf_counter()
-        self.federation._train_round()
+        self.federation.params, _, _ = self.federation._train_round()
         wait(self.device)
         whole = time.perf_counter() - started
         return Timing(

@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from fedmix import Exchange
 from fedmix.data import FederatedData, from_arrays
-from fedmix.exchange import guarantee
+from fedmix.privacy import guarantee
 from fedmix.privacy.audit import neighbours
 from fedmix.privacy.audit.scene import stage
 from tests.privacy.audit.test_rates import epsilon_of
@@ -57,7 +57,7 @@ def test_never_above_the_proven_epsilon_even_for_the_worst_pair(epsilon_wanted: 
     """
     clip, group = 2.0, 5
     side = math.sqrt(clip**2 - 1)
-    from fedmix.exchange import calibrated
+    from fedmix.privacy import calibrated
 
     how = calibrated(Exchange(clip=clip), epsilon_wanted, group, DELTA)
     scene = stage(pair([side, 0.0], [-side, 0.0], group), how, 0)

@@ -35,9 +35,10 @@ from fedmix.core.types import Params
 from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.models import initialised
 from fedmix.training.draws import draw_plan
-from fedmix.training.engines import Sequential, Vectorised, Work, compiled
+from fedmix.training.engines import Engine, Sequential, Vectorised, Work, compiled
 from fedmix.training.engines.compiled import Program, State
-from tests.synthetic import ENGINES, RAGGED, SHAPES, EngineName, Exactly, federated
+from fedmix.training.engines.vectorised import VectorisedRunner
+from tests.synthetic import ENGINES, NAMES, RAGGED, SHAPES, Exactly, federated
 
 OBJECTIVES: dict[str, Objective] = {
     "supervised": Supervised(),
@@ -71,12 +72,11 @@ SEVERAL = (12, 11, 9, 1, 5)  # 6, 6, 6, 2 and 4 steps, which fill four slots
 def round_of(
     kind: str,
     objective: Objective,
-    engine: EngineName,
+    engine: Engine,
     *,
     exactly: bool = False,
     seed: int = 3,
     sizes: tuple[int, ...] = SMALL,
-    **kwargs: Any,
 ) -> Params:
     training = Training(
         clients_per_round=len(sizes),
@@ -91,7 +91,7 @@ def round_of(
     if exactly:
         module, data = module.double(), replace(data, transform=Exactly(data.transform))
     federation = Federation(
-        module, data, objective, training, exchange=exchange, engine=engine, seed=seed, **kwargs
+        module, data, objective, training, exchange=exchange, engine=engine, seed=seed
     )
     list(federation.run(1))
     return federation.params
@@ -113,7 +113,7 @@ def test_a_batch_size_above_everyones_samples_is_their_whole_data(objective: Obj
     given = federated("digits_cnn", SMALL, seed=3)
     data = replace(given, transform=Exactly(given.transform))
 
-    def params(engine: EngineName) -> tuple[Params, list[int]]:
+    def params(engine: Engine) -> tuple[Params, list[int]]:
         module, training = (
             initialised(SHAPES["digits_cnn"][0], seed=1).double(),
             Training(3, epochs=2, batch_size=1000, lr=0.01),
@@ -128,13 +128,13 @@ def test_a_batch_size_above_everyones_samples_is_their_whole_data(objective: Obj
         )
         widths = []
         with patch.object(
-            federation.engine, "run_round", wraps=federation.engine.run_round
+            federation.runner, "run_round", wraps=federation.runner.run_round
         ) as running:
             for _ in federation.run(2):
                 widths += [plan.rows.shape[1] for plan in running.call_args.args[1].plans]
         return federation.params, widths
 
-    (one, widths), (other, _) = params("vectorised"), params("sequential")
+    (one, widths), (other, _) = params(Vectorised()), params(Sequential())
     assert widths == [12] * 3 + [15] * 3
     assert apart(one, other) < 1e-12
 
@@ -168,17 +168,17 @@ def test_the_compiled_step_is_the_same_step() -> None:
     """Clients of 8, 2 and 4 steps: in the compiled stack of three, one that is done waits masked
     until half of them are.
     """
-    plain = round_of("digits_cnn", FedMix(0.1), "vectorised", exactly=True, sizes=(16, 3, 7))
+    plain = round_of("digits_cnn", FedMix(0.1), Vectorised(), exactly=True, sizes=(16, 3, 7))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", (DeprecationWarning, FutureWarning))  # the compiler's own
         fast = round_of(
-            "digits_cnn", FedMix(0.1), "vectorised", exactly=True, sizes=(16, 3, 7), compile=True
+            "digits_cnn", FedMix(0.1), Vectorised(compile=True), exactly=True, sizes=(16, 3, 7)
         )
     assert apart(plain, fast) < 1e-10
 
 
 def test_without_a_compiler_it_goes_on_and_says_so_once() -> None:
-    plain = round_of("digits_cnn", Supervised(), "vectorised")
+    plain = round_of("digits_cnn", Supervised(), Vectorised())
 
     without = torch._inductor.config.patch(
         {"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True}
@@ -189,7 +189,7 @@ def test_without_a_compiler_it_goes_on_and_says_so_once() -> None:
             UserWarning, match=r"could not be compiled \(.*\); going on without, more slowly"
         ) as said,
     ):
-        slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
+        slow = round_of("digits_cnn", Supervised(), Vectorised(compile=True))
     assert len([warning for warning in said if issubclass(warning.category, UserWarning)]) == 1
     assert apart(plain, slow) < 1e-6
 
@@ -205,12 +205,12 @@ def test_without_room_for_compiled_code_it_goes_on() -> None:
             match=r"could not be compiled \(.*No space left on device\); going on without",
         ),
     ):
-        slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
-    assert apart(round_of("digits_cnn", Supervised(), "vectorised"), slow) < 1e-6
+        slow = round_of("digits_cnn", Supervised(), Vectorised(compile=True))
+    assert apart(round_of("digits_cnn", Supervised(), Vectorised()), slow) < 1e-6
 
 
 def test_compiled_code_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = round_of("digits_cnn", Supervised(), "vectorised")
+    plain = round_of("digits_cnn", Supervised(), Vectorised())
 
     def wrong(traced: GraphModule, _: list[Tensor]) -> Callable[..., None]:
         def step(*leaves: Tensor) -> None:
@@ -227,7 +227,7 @@ def test_compiled_code_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch
         UserWarning,
         match="compiled local step does not do what the plain one does.*; going on without",
     ):
-        slow = round_of("digits_cnn", Supervised(), "vectorised", compile=True)
+        slow = round_of("digits_cnn", Supervised(), Vectorised(compile=True))
     assert apart(plain, slow) < 1e-6
 
 
@@ -243,7 +243,17 @@ def test_a_gradient_that_would_be_zero_may_be_rounding(
     unused: Any = None
     params = {"moves": torch.zeros(4), "stays": torch.zeros(4)}
     state = State(
-        params, {}, torch.zeros(1, 1), torch.zeros(1), {}, unused, unused, None, unused, unused
+        params,
+        {},
+        torch.zeros(1, 1),
+        torch.zeros(1),
+        {},
+        unused,
+        unused,
+        None,
+        unused,
+        unused,
+        unused,
     )
     before = [t.clone() for t in state.written]
     params["moves"] -= 1
@@ -267,11 +277,11 @@ def test_a_program_goes_with_the_last_who_needs_it() -> None:
         Training(3),
     )
     list(federation.run(1))
-    assert isinstance(federation.engine, Vectorised)
-    programs = [weakref.ref(program) for program in federation.engine._programs.values()]
+    assert isinstance(federation.runner, VectorisedRunner)
+    programs = [weakref.ref(program) for program in federation.runner._programs.values()]
     gc.disable()
     try:
-        federation.engine.forget()
+        federation.runner.forget()
         assert programs
         assert [program() for program in programs] == [None] * len(programs)
     finally:
@@ -280,15 +290,15 @@ def test_a_program_goes_with_the_last_who_needs_it() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 2, 3])
 def test_chunks_change_nothing(chunk: int) -> None:
-    whole = round_of("digits_cnn", FedMix(0.1), "vectorised", sizes=SEVERAL)
+    whole = round_of("digits_cnn", FedMix(0.1), Vectorised(), sizes=SEVERAL)
     assert (
-        apart(whole, round_of("digits_cnn", FedMix(0.1), "vectorised", sizes=SEVERAL, chunk=chunk))
+        apart(whole, round_of("digits_cnn", FedMix(0.1), Vectorised(chunk=chunk), sizes=SEVERAL))
         < 1e-6
     )
 
 
 def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = round_of("digits_cnn", FedMix(0.1), "vectorised", sizes=SEVERAL)
+    whole = round_of("digits_cnn", FedMix(0.1), Vectorised(), sizes=SEVERAL)
     real, slots = Program.run, []
 
     def short_of_memory(self: Program, steps: int) -> None:
@@ -298,14 +308,14 @@ def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) 
         real(self, steps)
 
     monkeypatch.setattr(Program, "run", short_of_memory)
-    assert apart(whole, round_of("digits_cnn", FedMix(0.1), "vectorised", sizes=SEVERAL)) < 1e-6
+    assert apart(whole, round_of("digits_cnn", FedMix(0.1), Vectorised(), sizes=SEVERAL)) < 1e-6
     assert slots[:2] == [4, 2]
     assert set(slots[1:]) == {2}
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
 @pytest.mark.parametrize("name", ["supervised", "fedmix", "localmix", "hidden-naivemix"])
-def test_clients_do_not_touch_each_other(engine: str, name: str) -> None:
+def test_clients_do_not_touch_each_other(engine: Engine, name: str) -> None:
     """Other data for client 2 changes client 2's update and nobody else's, to the bit."""
     objective, kind = OBJECTIVES[name], "digits_cnn"
     training = Training(len(RAGGED), epochs=1, batch_size=10, lr=0.05, momentum=0.9)
@@ -339,8 +349,8 @@ def test_clients_do_not_touch_each_other(engine: str, name: str) -> None:
             for k, n in enumerate(RAGGED)
         ]
         work = Work(1, clients, plans, federation.params, 0.05, pool)
-        build = {"sequential": Sequential, "vectorised": Vectorised}[engine]
-        chunks = build(federation.model, objective, training).run_round(federation.resident, work)
+        runner = engine.start(federation.model, objective, training)
+        chunks = runner.run_round(federation.resident, work)
         return {
             k: {n: p[i] for n, p in u.params.items()}
             for u in chunks
@@ -353,8 +363,8 @@ def test_clients_do_not_touch_each_other(engine: str, name: str) -> None:
         assert apart(before[k], after[k]) == 0.0, k
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_batch_that_nobody_fills_trains_as_one_that_the_largest_fills(engine: EngineName) -> None:
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
+def test_a_batch_that_nobody_fills_trains_as_one_that_the_largest_fills(engine: Engine) -> None:
     """One epoch: the draws are the same, so the weights are, to the bit."""
 
     def trained(batch_size: int) -> list[Any]:

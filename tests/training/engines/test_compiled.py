@@ -37,7 +37,7 @@ from fedmix.models import Model
 from fedmix.objectives import batch_mean
 from fedmix.training.batches import Received
 from fedmix.training.draws import draw_plan
-from fedmix.training.engines import Engine, Sequential, Vectorised, Work
+from fedmix.training.engines import Runner, Sequential, Vectorised, Work
 from fedmix.training.engines.compiled import (
     Program,
     _build_kernels,
@@ -46,6 +46,7 @@ from fedmix.training.engines.compiled import (
     _write_once,
 )
 from fedmix.training.engines.slots import pack
+from fedmix.training.engines.vectorised import VectorisedRunner
 from tests.synthetic import Exactly, one_after_another
 
 TURNS = (9, 2, 7, 1, 6, 3)  # steps with batches of one
@@ -82,8 +83,8 @@ class Setting:
             federation.resident,
         )
 
-    def engine(self, kind: type[Sequential | Vectorised], **how: Any) -> Engine:
-        return kind(self.model, self.objective, self.training, **how)
+    def engine(self, kind: type[Sequential | Vectorised], **how: Any) -> Runner:
+        return kind(**how).start(self.model, self.objective, self.training)
 
     def pool(self, entries: int, seed: int = 0) -> Received:
         rng = torch.Generator().manual_seed(seed)
@@ -100,7 +101,7 @@ class Setting:
         ]
         return Work(round_ + 1, np.arange(len(self.sizes)), plans, self.params, lr, pool)
 
-    def updates(self, engine: Engine, work: Work) -> dict[int, tuple[Params, float]]:
+    def updates(self, engine: Runner, work: Work) -> dict[int, tuple[Params, float]]:
         """Every client's weights and loss."""
         chunks = engine.run_round(self.resident, work)
         return {
@@ -109,7 +110,7 @@ class Setting:
             for i, k in enumerate(u.clients)
         }
 
-    def agrees(self, engine: Engine, work: Work, within: float = 1e-10) -> None:
+    def agrees(self, engine: Runner, work: Work, within: float = 1e-10) -> None:
         """With the reference engine, client by client."""
         wanted, got = self.updates(self.engine(Sequential), work), self.updates(engine, work)
         assert sorted(got) == sorted(wanted) == list(range(len(self.sizes)))
@@ -139,7 +140,7 @@ def test_turns_change_nobody(objective: Objective, chunk: int | None) -> None:
     pool = setting.pool(5) if objective.needs.means else None
     engine = setting.engine(Vectorised, chunk=chunk)
     setting.agrees(engine, setting.work(pool))
-    assert isinstance(engine, Vectorised)
+    assert isinstance(engine, VectorisedRunner)
     [slots] = engine._programs
     assert slots < len(TURNS)  # with a slot each, half of them would stand idle
     shared = [stay.slot for stay in pack(TURNS, slots)]
@@ -311,9 +312,9 @@ def test_new_rows_for_a_client_do_not(built: list[int]) -> None:
         list(federation.run(2))
         return federation.params
 
-    slow = run("sequential")
+    slow = run(Sequential())
     assert not built
-    torch.testing.assert_close(run("vectorised"), slow, rtol=0, atol=1e-10)
+    torch.testing.assert_close(run(Vectorised()), slow, rtol=0, atol=1e-10)
     assert len(built) == 1
 
 
@@ -333,7 +334,7 @@ def test_hidden_states_change_every_round(objective: Objective, built: list[int]
         list(federation.run(2))
         return federation.params
 
-    torch.testing.assert_close(run("vectorised"), run("sequential"), rtol=0, atol=1e-10)
+    torch.testing.assert_close(run(Vectorised()), run(Sequential()), rtol=0, atol=1e-10)
     assert len(built) == 1
 
 
@@ -382,7 +383,7 @@ def test_updates_are_copies() -> None:
     """
     setting = Setting(Supervised())
     engine = setting.engine(Vectorised, chunk=2)
-    assert isinstance(engine, Vectorised)
+    assert isinstance(engine, VectorisedRunner)
     kept: list[tuple[list[Tensor], list[Tensor]]] = []
     for update in engine.run_round(setting.resident, setting.work()):
         mine = [*update.params.values(), update.losses]

@@ -23,7 +23,8 @@ from fedmix import (
 from fedmix.core.types import Batch, Params
 from fedmix.models import Model
 from fedmix.objectives import batch_mean
-from tests.synthetic import ENGINES, RAGGED, EngineName, federated
+from fedmix.training.engines import Engine, Sequential, Vectorised
+from tests.synthetic import ENGINES, NAMES, RAGGED, federated
 
 
 class Explodes(nn.Module):
@@ -39,8 +40,8 @@ class Explodes(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_names_client_step_and_input(engine: EngineName) -> None:
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
+def test_names_client_step_and_input(engine: Engine) -> None:
     data = federated("digits_cnn", pad=0)
     x = data.x.copy()
     x[:, 0, 0] = 0
@@ -76,7 +77,7 @@ class Breaks(nn.Module):
 
 def test_reference_engine_says_where_code_failed() -> None:
     federation = Federation(
-        Breaks(), federated("digits_cnn"), Supervised(), Training(5), engine="sequential"
+        Breaks(), federated("digits_cnn"), Supervised(), Training(5), engine=Sequential()
     )
     with pytest.raises(
         ClientFailure,
@@ -98,7 +99,7 @@ class Forgetful(Supervised):
 
 def test_reference_engine_says_where_an_objective_failed_whatever_the_error() -> None:
     federation = Federation(
-        models.digits_cnn(), federated("digits_cnn"), Forgetful(), Training(5), engine="sequential"
+        models.digits_cnn(), federated("digits_cnn"), Forgetful(), Training(5), engine=Sequential()
     )
     with pytest.raises(
         ClientFailure,
@@ -120,7 +121,7 @@ def test_overflow_in_the_last_step_is_found() -> None:
     assert all(torch.isfinite(p).all() for p in federation.params.values())
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
 @pytest.mark.parametrize(
     ("objective", "advice"),
     [
@@ -128,9 +129,7 @@ def test_overflow_in_the_last_step_is_found() -> None:
         (FedMix(0.1), " or lam, or take FedMix's logits form (objective.expand=logits)"),
     ],
 )
-def test_the_advice_fits_the_objective(
-    engine: EngineName, objective: Objective, advice: str
-) -> None:
+def test_the_advice_fits_the_objective(engine: Engine, objective: Objective, advice: str) -> None:
     federation = Federation(
         models.digits_cnn(), federated("digits_cnn"), objective, Training(5, lr=1e39), engine=engine
     )
@@ -156,7 +155,7 @@ class Own(Objective):
     [
         (
             lambda x: x if x[0].sum() > 0 else -x,
-            r"asks for the value of a tensor, .* use torch.where, or engine='sequential'",
+            r"asks for the value of a tensor, .* use torch.where, or engine=Sequential\(\)",
         ),
         (lambda x: x * x[0].max().item(), "asks for the value of a tensor"),
     ],
@@ -165,7 +164,11 @@ def test_what_cannot_be_done_for_all_clients_at_once_is_refused(
     change: Callable[[Tensor], Tensor], said: str, compiled: bool
 ) -> None:
     federation = Federation(
-        models.digits_cnn(), federated("digits_cnn"), Own(change), Training(5), compile=compiled
+        models.digits_cnn(),
+        federated("digits_cnn"),
+        Own(change),
+        Training(5),
+        engine=Vectorised(compile=compiled),
     )
     with pytest.raises(BadInput, match=said):
         list(federation.run(1))
@@ -176,7 +179,11 @@ def test_another_error_of_an_objective_comes_as_it_is() -> None:
         raise RuntimeError("mine")
 
     federation = Federation(
-        models.digits_cnn(), federated("digits_cnn"), Own(change), Training(5), compile=False
+        models.digits_cnn(),
+        federated("digits_cnn"),
+        Own(change),
+        Training(5),
+        engine=Vectorised(compile=False),
     )
     with pytest.raises(RuntimeError, match=r"^mine$"):
         list(federation.run(1))

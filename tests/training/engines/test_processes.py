@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import torch
-from fedmix.training.server import Updates
 from torch import Tensor
 
 from fedmix import BadInput, Diverged, Exchange, Federation, FedMix, Objective, Supervised, Training
@@ -27,8 +26,9 @@ from fedmix.experiment.presets import experiment
 from fedmix.models import Model, initialised
 from fedmix.runs.run import Run
 from fedmix.training import federation
-from fedmix.training.engines import Processes
-from fedmix.training.engines.processes import _told, divided
+from fedmix.training.aggregation import Updates
+from fedmix.training.engines import Sequential, Vectorised
+from fedmix.training.engines.processes import Processes, _told, divided
 from tests.synthetic import RAGGED, SHAPES, federated
 from tests.training.engines.test_failures import Explodes
 
@@ -55,24 +55,24 @@ def apart(a: Params, b: Params) -> float:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Processes:
+def runner() -> Processes:
     """For the digits' model and FedMix, on two processes, which start with the first round."""
-    found = built(FedMix(0.1), processes=2).engine
+    found = built(FedMix(0.1), engine=Vectorised(processes=2)).runner
     assert isinstance(found, Processes)
     return found
 
 
-def test_same_weights_and_the_same_bits_again(engine: Processes) -> None:
+def test_same_weights_and_the_same_bits_again(runner: Processes) -> None:
     one, again = built(FedMix(0.1)), built(FedMix(0.1))
-    one.engine = again.engine = engine
+    one.runner = again.runner = runner
     weights = after(2, one)
     assert apart(weights, after(2, built(FedMix(0.1)))) < 1e-6
-    assert apart(weights, after(2, built(FedMix(0.1), engine="sequential"))) < 1e-6
+    assert apart(weights, after(2, built(FedMix(0.1), engine=Sequential()))) < 1e-6
     assert apart(weights, after(2, again)) == 0.0
 
 
 def test_a_round_that_was_left_in_the_middle_is_tried_again(
-    engine: Processes, monkeypatch: pytest.MonkeyPatch
+    runner: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while updates are averaged, in a notebook, which keeps the error: no late reply is
     taken for another round's.
@@ -83,7 +83,7 @@ def test_a_round_that_was_left_in_the_middle_is_tried_again(
         raise KeyboardInterrupt
 
     one = built(FedMix(0.1))
-    one.engine = engine
+    one.runner = runner
     monkeypatch.setattr(federation, "average", stopped)
     with pytest.raises(KeyboardInterrupt) as kept:
         after(1, one)
@@ -93,10 +93,10 @@ def test_a_round_that_was_left_in_the_middle_is_tried_again(
 
 
 def test_what_did_not_fit_into_shared_memory_is_put_there_later(
-    engine: Processes, monkeypatch: pytest.MonkeyPatch
+    runner: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = built(FedMix(0.1))
-    one.engine = engine
+    one.runner = runner
     with monkeypatch.context() as full:
         full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
         with pytest.raises(FedmixError, match="shared memory"):
@@ -116,8 +116,7 @@ def test_open_files_do_not_grow_with_the_model() -> None:
         federated("digits_cnn", (4, 4)),
         Supervised(),
         Training(2),
-        processes=2,
-        engine="sequential",
+        engine=Sequential(processes=2),
     )
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(list(Path("/dev/fd").iterdir()))
@@ -135,10 +134,10 @@ def test_open_files_do_not_grow_with_the_model() -> None:
 
 
 def test_more_processes_than_clients() -> None:
-    several = built(Supervised(), (12, 5), processes=3, engine="sequential")
+    several = built(Supervised(), (12, 5), engine=Sequential(processes=3))
     assert apart(after(1, several), after(1, built(Supervised(), (12, 5)))) < 1e-6
-    assert isinstance(several.engine, Processes)
-    assert len(several.engine._workers) == 2
+    assert isinstance(several.runner, Processes)
+    assert len(several.runner._workers) == 2
 
 
 def test_clients_are_divided_evenly() -> None:
@@ -166,7 +165,7 @@ def test_a_clients_failure_arrives_as_what_it_is() -> None:
             data,
             Supervised(),
             Training(len(RAGGED), batch_size=10),
-            processes=processes,
+            engine=Vectorised(processes=processes),
         )
         with pytest.raises(
             Diverged,
@@ -189,21 +188,21 @@ def test_errors_that_cannot_be_sent_become_a_sentence() -> None:
     assert "in a worker process" in _told(RuntimeError("no")).__notes__[0]
 
 
-def test_a_killed_worker_is_noticed_and_the_next_round_starts_others(engine: Processes) -> None:
+def test_a_killed_worker_is_noticed_and_the_next_round_starts_others(runner: Processes) -> None:
     federation = built(FedMix(0.1))
-    federation.engine = engine
+    federation.runner = runner
     after(1, federation)
     os.kill(
-        engine._workers[0].process.pid or 0, signal.SIGINT
+        runner._workers[0].process.pid or 0, signal.SIGINT
     )  # as Ctrl-C does, and nothing happens
     after(2, federation)
-    os.kill(engine._workers[1].process.pid or 0, signal.SIGKILL)
+    os.kill(runner._workers[1].process.pid or 0, signal.SIGKILL)
     with pytest.raises(
         FedmixError,
         match=r"a worker process was killed \(signal 9\), and the round with it; if memory ran out",
     ):
         after(3, federation)
-    assert (federation.round, engine._workers) == (2, [])
+    assert (federation.round, runner._workers) == (2, [])
     assert apart(after(3, federation), after(3, built(FedMix(0.1)))) < 1e-6
 
 
@@ -231,15 +230,15 @@ def test_what_cannot_be_sent_or_set_is_refused(monkeypatch: pytest.MonkeyPatch) 
         match=r"Mine.* no worker process can have it; define it at the top of a module, or set "
         r"engine.pro",
     ):
-        built(Mine(), processes=2)
+        built(Mine(), engine=Vectorised(processes=2))
     with pytest.raises(
-        BadInput, match=r"engine.processes=0 with device 'cpu': it must be at least 1"
+        BadInput, match=r"engine.processes=0 must be at least 1, and a whole number"
     ):
-        built(Supervised(), processes=0)
+        built(Supervised(), engine=Vectorised(processes=0))
     with pytest.raises(BadInput, match=r"engine.processes=0 should be greater than or equal to 1"):
         experiment("digits", "fedavg").with_settings({"engine.processes": 0})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
-    fresh = built(FedMix(0.1), processes=2)
+    fresh = built(FedMix(0.1), engine=Vectorised(processes=2))
     with pytest.raises(
         FedmixError, match=r"MiB more of shared memory, and /dev/shm has 0 left; enlarge it"
     ):
@@ -248,10 +247,10 @@ def test_what_cannot_be_sent_or_set_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 UNGUARDED = """
 from fedmix import Federation, Supervised, Training, data, models
-training = Training(2, epochs=1)
-federation = Federation(
-    models.digits_cnn(), data.digits(clients=5), Supervised(), training, processes=2
-)
+from fedmix.training.engines import Vectorised
+training, engine = Training(2, epochs=1), Vectorised(processes=2)
+net, samples = models.digits_cnn(), data.digits(clients=5)
+federation = Federation(net, samples, Supervised(), training, engine=engine)
 next(federation.run(1))
 """
 
@@ -271,13 +270,13 @@ def test_a_script_without_a_guard_is_told_so_and_does_not_wait_for_ever(tmp_path
 CHILDREN = """
 import os, signal
 from fedmix import Federation, Supervised, Training, data, models
+from fedmix.training.engines import Vectorised
 if __name__ == "__main__":
-    training = Training(2, epochs=1)
-    federation = Federation(
-        models.digits_cnn(), data.digits(clients=5), Supervised(), training, processes=2
-    )
+    training, engine = Training(2, epochs=1), Vectorised(processes=2)
+    net, samples = models.digits_cnn(), data.digits(clients=5)
+    federation = Federation(net, samples, Supervised(), training, engine=engine)
     next(federation.run(2))
-    print(*[worker.process.pid for worker in federation.engine._workers], flush=True)
+    print(*[worker.process.pid for worker in federation.runner._workers], flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -306,11 +305,11 @@ if __name__ == "__mp_main__":
     Path(sys.argv[1], str(os.getpid())).touch()
     time.sleep(60)  # as long as imports may take
 from fedmix import Federation, Supervised, Training, data, models
+from fedmix.training.engines import Vectorised
 if __name__ == "__main__":
-    training = Training(2, epochs=1)
-    federation = Federation(
-        models.digits_cnn(), data.digits(clients=5), Supervised(), training, processes=2
-    )
+    training, engine = Training(2, epochs=1), Vectorised(processes=2)
+    net, samples = models.digits_cnn(), data.digits(clients=5)
+    federation = Federation(net, samples, Supervised(), training, engine=engine)
     next(federation.run(1))
 """
 
@@ -340,7 +339,7 @@ def test_workers_that_still_import_die_with_their_parent(tmp_path: Path) -> None
 )
 def test_workers_outlive_the_thread_that_started_them() -> None:
     """For Linux, the parent of a process is a thread."""
-    federation = built(FedMix(0.1), processes=2)
+    federation = built(FedMix(0.1), engine=Vectorised(processes=2))
     for _ in range(2):
         thread = threading.Thread(target=lambda: next(federation.run(federation.round + 1)))
         thread.start()

@@ -203,7 +203,7 @@ def _told() -> Iterator[None]:
             raise BadInput(
                 "the model or the objective asks for the value of a tensor, by `if` or .item(), "
                 "and all clients step at once; "
-                "use torch.where, or engine='sequential'"
+                "use torch.where, or engine=Sequential()"
             ) from error
         raise
 

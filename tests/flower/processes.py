@@ -111,7 +111,8 @@ class Federated:
         agreed = Task.of(self.experiment)
         federation = Federation(
             agreed.module(data), data, agreed.objective,
-            replace(agreed.training, clients_per_round=clients), exchange=agreed.exchange, engine=Sequential(), seed=self.experiment.seed,
+            replace(agreed.training, clients_per_round=clients), exchange=agreed.exchange,
+            engine=Sequential(), seed=self.experiment.seed,
         )  # fmt: skip
         list(federation.run(self.experiment.rounds))
         return federation

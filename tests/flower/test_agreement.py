@@ -1,16 +1,16 @@
 """A federation on Flower gives the weights and the bytes of the reference engine."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedmix import NaiveMix
 from fedmix.data import FederatedData, alone
-from fedmix.data.transforms import Images
+from fedmix.data.transforms import Images, Plain
 from fedmix.exchange import Exchange, Traffic
 from fedmix.flower import Task, client_app
 from fedmix.flower.remote import Remote
@@ -22,6 +22,14 @@ from tests.flower.nodes import Nodes
 from tests.flower.tasks import SIZES, WIDTH, light, own, remote, simulated, task
 
 FEDMIX = {"name": "fedmix", "lam": 0.1}
+
+
+@dataclass(frozen=True)
+class Shifted(Plain):
+    """A normalisation that is not the same when it is done twice."""
+
+    def normalise(self, x: Tensor) -> Tensor:
+        return (x - 1) / 2
 
 
 @pytest.mark.parametrize(
@@ -49,6 +57,22 @@ def test_weights_and_bytes_are_those_of_the_sequential_engine(
         assert ours.traffic == theirs.traffic + Traffic(models_down=encoder)
         assert ours.local_loss == pytest.approx(theirs.local_loss, rel=1e-6)
         assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-5)
+    for name, weight in reference.params.items():
+        torch.testing.assert_close(real.params[name], weight, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [{}, {"layer": 1}])
+def test_clients_normalise_the_means_that_they_get_once(layer: dict[str, Any]) -> None:
+    """They travel as they are stored; means of hidden states are what they are."""
+    experiment = light(FEDMIX | layer, exchange={"m": 4})
+    agreed = task(experiment)
+    agreed = replace(agreed, load=lambda *of: replace(own(*of), transform=Shifted()))
+    real = Remote(Nodes(client_app(agreed), range(4)), agreed, Settings(clients=4), {})
+    reference = simulated(experiment)
+    reference.data = replace(reference.data, transform=Shifted())
+    reference.resident = replace(reference.resident, data=reference.data)
+    list(real.run(2))
+    list(reference.run(2))
     for name, weight in reference.params.items():
         torch.testing.assert_close(real.params[name], weight, rtol=0, atol=1e-6)
 

@@ -126,6 +126,26 @@ def test_a_model_of_which_the_gradient_would_be_wrong_is_refused(
         Federation(Between(function), arrays(), objective, Training(2))
 
 
+class Stopped(nn.Linear):
+    """No gradient gets past its outputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        if out.requires_grad:
+            out.register_hook(lambda g: 0 * g)  # type: ignore[no-untyped-call]
+        return out
+
+
+def test_a_gradient_that_should_be_zero_is_wrong_too() -> None:
+    """FedMix does not run hooks that a forward puts on tensors; others do."""
+    with pytest.raises(BadInput, match=r"that are 100% off: .*, or leaves out a hook"):
+        Federation(Stopped(4, 3), arrays(), FedMix(0.1), Training(2))
+    federation = Federation(Stopped(4, 3), arrays(), NaiveMix(0.1), Training(2))
+    before = federation.params["weight"]
+    list(federation.run(1))
+    assert torch.equal(federation.params["weight"], before)
+
+
 def test_the_same_between_layers() -> None:
     module = nn.Sequential(nn.Linear(4, 8), Between(WRONG["native_layer_norm"]))
     module[1].first = nn.Linear(8, 8)

@@ -228,6 +228,19 @@ def centred(self: Stateful, x: Tensor) -> Tensor:
     return self.linear(x - x.mean(0))  # type: ignore[no-any-return]
 
 
+def scaled(self: Stateful, x: Tensor) -> Tensor:
+    return self.linear(x / x.abs().max())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+def test_a_model_that_looks_at_the_largest_of_a_batch_is_refused(largest: int) -> None:
+    """Whichever sample that is: for it alone, nothing changes."""
+    data = arrays()
+    data.x[largest] *= 9
+    with pytest.raises(BadInput, match="output for a sample depends on the other samples"):
+        Federation(Stateful(scaled), data, Supervised(), Training(2))
+
+
 def unset() -> nn.Module:
     module = nn.Linear(4, 3)
     nn.init.constant_(module.weight, torch.nan)

@@ -243,6 +243,15 @@ def test_token_ids_are_not_mixed(objective: Objective, beside: int) -> None:
         Federation(Tokens(beside), ids(beside), objective, Training(2))
 
 
+@pytest.mark.parametrize("beside", [0, 2])
+def test_nor_where_the_first_and_the_last_sample_have_the_same_ids(beside: int) -> None:
+    """So of two samples alone one could not tell that the model follows them."""
+    data = ids(beside)
+    data.x[-1, : 4 - beside] = data.x[0, : 4 - beside]
+    with pytest.raises(BadInput, match="takes inputs for whole numbers"):
+        Federation(Tokens(beside), data, NaiveMix(0.1), Training(2))
+
+
 def test_token_ids_train_where_nothing_mixes_them() -> None:
     list(Federation(Tokens(), ids(), Supervised(), Training(2)).run(1))
 
@@ -388,3 +397,19 @@ def test_a_transform_that_looks_at_the_batch_or_draws_numbers_is_refused() -> No
                 Training(2),
             )
     Federation(net, replace(data, transform=Transformed()), Supervised(), Training(2))
+
+
+@pytest.mark.parametrize("function", [lambda x: x - x.mean(0), lambda x: x / x.abs().max()])
+@pytest.mark.parametrize("row", [0, 11])
+@pytest.mark.parametrize("alike", [True, False])
+def test_it_is_refused_whichever_samples_come_first_and_last(
+    function: Callable[[Tensor], Tensor], row: int, alike: bool
+) -> None:
+    """A sample beside its like, and the largest one, are what they are alone."""
+    data = arrays()
+    data.x[row] *= 9
+    if alike:
+        data.x[11 - row] = data.x[row]
+    changed = replace(data, transform=Transformed(function=function))
+    with pytest.raises(BadInput, match="depends on the other samples of its batch"):
+        Federation(nn.Linear(4, 3), changed, Supervised(), Training(2))

@@ -330,6 +330,10 @@ class FederatedData:
         """Shape of one model input."""
         return tuple(self.inputs(np.asarray(self.x[:1])).shape[1:])
 
+    def some(self, count: int) -> Array:
+        """At most so many training samples, spread over all of them, in their stored form."""
+        return self.x[:: -(-len(self.x) // count)]
+
     def class_counts(self) -> Array | None:
         """Samples of each class that each client holds, (clients, classes); None for regression."""
         if self.classes is None:
@@ -450,7 +454,7 @@ def warn_of_size(data: FederatedData) -> None:
     that, however heavy their tails: at most 1 in 400 values lie 20 deviations out (Chebyshev).
     """
     few = min(SAMPLED, max(2, MOST_SAMPLED // math.prod(data.input_shape)))
-    x = data.inputs(data.x[:: -(-len(data.x) // few)]).float().numpy()
+    x = data.inputs(data.some(few)).float().numpy()
     if np.quantile(np.abs(x), 0.9, axis=0).max() > LARGE:
         warnings.warn(
             f"{data.name}: inputs lie in [{x.min():.3g}, {x.max():.3g}], far from the size of "

@@ -24,6 +24,7 @@ from fedmix.objectives.fedmix import FedMix
 STEP = 1e-5  # of finite differences in float64
 KEY = torch.tensor(1)
 DRAWS = 8  # of parameters
+SAMPLES = 64  # in which an input that is a whole number has more than one value
 
 
 def check_objective(objective: Objective, model: Model, data: FederatedData) -> None:
@@ -37,7 +38,7 @@ def check_objective(objective: Objective, model: Model, data: FederatedData) -> 
     if needs.means:
         _check_linear(model.loss, data.outputs)
     if needs.mixes and not needs.layer:
-        _check_mixable(model, params, padded.x)
+        _check_mixable(model, params, padded.x, data.inputs(data.some(SAMPLES)))
     _check_values(objective, model, params, padded)
     if any(isinstance(part, FedMix) for part in parts(objective)):
         hidden = model.head(needs.layer)(params, padded.x) if needs.layer else padded.x
@@ -115,13 +116,15 @@ def _check_linear(loss: Loss, outputs: int) -> None:
         )
 
 
-def _check_mixable(model: Model, params: Params, x: Tensor) -> None:
+def _check_mixable(model: Model, params: Params, x: Tensor, samples: Tensor) -> None:
     """Refuse inputs that the model takes for whole numbers: it does not follow them a little, but
     all the way it does.
 
     With several parameters, since units of a network that stay dead for some of them do not follow
-    a little either.
+    a little either. All the way is to the least or largest value of an input in `samples`.
     """
+    low, high = samples.amin(0), samples.amax(0)
+    end = torch.where(x == low, high, low)
     normal, flat = trial(x.dtype), torch.ones_like(x[0], dtype=torch.bool)
     try:
         for _ in range(DRAWS):
@@ -138,9 +141,7 @@ def _check_mixable(model: Model, params: Params, x: Tensor) -> None:
                     else None
                 )
             flat &= torch.ones_like(flat) if slope is None else (slope == 0).all(0)
-            others = (
-                torch.where(flat, other, x) for other in (x + 0.25, x.flip(0), x.flip(0) + 0.25)
-            )
+            others = (torch.where(flat, other, x) for other in (x + 0.25, end, end + 0.25))
             near, far, near_far = (model(tried, other, KEY) for other in others)
             if not torch.equal(z, near) or not torch.equal(far, near_far) or torch.equal(z, far):
                 return
@@ -192,8 +193,7 @@ def _check_derivative(model: Model, x: Tensor) -> None:
         torch.allclose(given, right, 1e-3, 1e-5) and off > 0.01 * size + 1e-6
     ):  # which no rounding is
         raise BadInput(
-            f"FedMix would train this model by gradients that are {off / size:.0%} off: PyTorch's "
-            "second derivative of an "
-            "operation in it is wrong; replace that (normalise by nn.LayerNorm or nn.GroupNorm), "
-            "or use NaiveMix"
+            f"FedMix would train this model by gradients that are {off / (size or off):.0%} off: "
+            "PyTorch's second derivative of an operation in it is wrong, or leaves out a hook; "
+            "replace that (normalise by nn.LayerNorm or nn.GroupNorm), or use NaiveMix"
         )

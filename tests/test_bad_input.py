@@ -217,7 +217,7 @@ TRAINING: list[tuple[str, Call]] = [
 ]
 
 
-def tested_by(clients: Ragged) -> FederatedData:
+def by_client(clients: Ragged) -> FederatedData:
     """The arrays, with test rows by client."""
     made = arrays()
     return replace(made, test=replace(made.held_out, clients=clients))
@@ -323,15 +323,15 @@ DATA: list[tuple[str, Call]] = [
     ("client 1.*rows", lambda: arrays(clients=[[0], np.arange(12) > 5])),
     (
         "mine: client 1 names a test row outside 0..3",
-        lambda: tested_by(Ragged.of([[0], [1, 4], [2]])),
+        lambda: by_client(Ragged.of([[0], [1, 4], [2]])),
     ),
     (
         "mine: test.clients must give every one of the 3 clients",
-        lambda: tested_by(Ragged.of([[0], [], [2]])),
+        lambda: by_client(Ragged.of([[0], [], [2]])),
     ),
     (
         "mine: test.clients must give every one of the 3 clients",
-        lambda: tested_by(Ragged.of([[0], [1]])),
+        lambda: by_client(Ragged.of([[0], [1]])),
     ),
     ("mine: there is no client 3; clients are 0..2", lambda: arrays().with_clients({3: [0]})),
     ("mine: client 1 has no samples", lambda: arrays().with_clients({1: []})),

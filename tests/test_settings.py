@@ -259,6 +259,10 @@ def test_every_public_class_and_function_is_tried() -> None:
         objectives.Supervised,
         objectives.Phase,
         objectives.batch_mean,
+        objectives.Algorithm,
+        objectives.ClientState,
+        objectives.Scaffold,
+        HeldOut,  # whose arrays FederatedData checks
         Ragged,
         data.own,
         partition.natural,

@@ -485,7 +485,7 @@ def warn_of_size(data: FederatedData) -> None:
             "about 1 that models and rates are made for; standardise them, (x - mean) / "
             "deviation, or make bytes Images (fedmix.data.transforms)",
             FedmixWarning,
-            stacklevel=3,
+            stacklevel=4,  # the caller of Federation
         )
 
 

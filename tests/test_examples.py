@@ -51,10 +51,33 @@ def test_diabetes_beats_the_mean(
     assert all(0 < e < 0.8 for e in errors)
 
 
-@pytest.mark.parametrize("name", ["own_data.py", "own_objective.py"])
+@pytest.mark.parametrize(
+    "name", ["own_data.py", "own_objective.py", "own_server_step.py", "own_choice.py"]
+)
 def test_ones_own(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)  # one of them writes run folders
     run(monkeypatch, name, "--rounds", "1")
     assert len(re.findall(r": accuracy [0-9.]+ % after 1 rounds", capsys.readouterr().out)) >= 2
+
+
+def test_callbacks_log_and_stop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(monkeypatch, "callback.py", "--rounds", "3", "--enough", "0.01")
+    said = capsys.readouterr().out
+    assert len(re.findall(r"round 1: loss [0-9.]+, accuracy [0-9.]+ %, rate 0.01", said)) == 1
+    assert "the last round was 1\n" in said
+    assert "round 2:" not in said
+
+
+def test_ones_own_metrics(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(monkeypatch, "own_metrics.py", "--rounds", "1")
+    said = capsys.readouterr().out
+    shares = [float(v) for v in re.findall(r"recall\.[0-9]: ([0-9.]+)", said)]
+    assert len(shares) == 10
+    assert all(0 <= share <= 1 for share in shares)
+    assert re.search(r"overconfidence: -?[0-9.]+", said)

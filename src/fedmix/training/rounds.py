@@ -200,6 +200,11 @@ class Rounds:
                 "this state belongs to another objective: one of the two uses means and the other "
                 "does not"
             )
+        if bool(part("memory.")) != (self.memory is not None):
+            raise BadInput(
+                "this state belongs to another objective: the clients of one of the two keep "
+                "something, and those of the other do not"
+            )
         if _kinds(part("server.")) != _kinds(self.server_state):
             raise BadInput("this state belongs to another server step; start anew")
         if self.round:

@@ -482,7 +482,7 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["run", "mnist"], "preset 'mnist' is unknown; choose one of digits"),
+        (["run", "mnist"], "preset 'mnist' is unknown; choose one of cifar10"),
         (
             ["data", "show", "diabetes"],
             "shakespeare, or give a file with [data] name = 'diabetes'",
@@ -653,6 +653,7 @@ def test_data_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         "cifar10",
         "cifar100",
         "femnist",
+        "own",
         "shakespeare",
     }
     assert fedmix(monkeypatch, "data", "fetch", "digits") == 0

@@ -99,7 +99,7 @@ def test_the_name_follows_every_setting() -> None:
         (
             "data.name",
             "digit",
-            r"data\.name='digit' is unknown; did you mean digits\?; choose one of digits, cifar10",
+            r"data\.name='digit' is unknown; did you mean digits\?; choose one of cifar10",
         ),
         ("training.epochs", "five", r"training\.epochs='five' should be a valid integer"),
         ("training.epochs", 0, r"training\.epochs=0 must be at least 1"),

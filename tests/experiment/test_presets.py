@@ -104,7 +104,7 @@ def test_names_compose() -> None:
 @pytest.mark.parametrize(
     ("name", "algorithm", "said"),
     [
-        ("mnist", "fedmix", "preset 'mnist' is unknown; choose one of digits, cifar10"),
+        ("mnist", "fedmix", "preset 'mnist' is unknown; choose one of cifar10, cifar100, digits"),
         ("digits", "fedsgd", "algorithm 'fedsgd' is unknown; choose one of fedavg"),
         ("digits", "hidden-fedavg", "only algorithms that use means have a hidden form"),
     ],

@@ -5,6 +5,9 @@ import sys
 
 def main() -> None:
     """Run the command line; say what to install if a package that it needs is missing."""
+    if sys.platform == "win32":
+        print("fedmix: Windows is not supported; use Linux, macOS or WSL", file=sys.stderr)
+        sys.exit(2)
     try:
         from fedmix.cli.app import main as run
     except ModuleNotFoundError as error:

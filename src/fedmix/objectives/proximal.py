@@ -18,9 +18,8 @@ class Proximal(Objective):
     """μ/2 · ‖w − w_anchor‖², which keeps a client near the weights the round began with.
 
     >>> from fedmix import FedMix
-    >>> FedMix(lam=0.05) + Proximal(mu=0.1)
-    Sum(first=FedMix(lam=0.05, scale='proposition', expand='loss', per='batch', third=1.0),
-    second=Proximal(mu=0.1))
+    >>> (FedMix(lam=0.05) + Proximal(mu=0.1)).second
+    Proximal(mu=0.1)
     """
 
     mu: float

@@ -9,9 +9,10 @@ def advice(objective: Objective) -> str:
     it has the other.
 
     >>> from fedmix import NaiveMix, Supervised
-    >>> advice(Supervised()), advice(NaiveMix(0.1))
-    ('lower the learning rate, momentum or weight decay', 'lower the learning rate, momentum, weight
-    decay or lam')
+    >>> advice(Supervised())
+    'lower the learning rate, momentum or weight decay'
+    >>> advice(NaiveMix(0.1))
+    'lower the learning rate, momentum, weight decay or lam'
     """
     all_parts = list(parts(objective))
     own = [

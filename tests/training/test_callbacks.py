@@ -312,7 +312,7 @@ def test_a_metric_that_is_no_number_is_refused_in_a_sentence(value: Any) -> None
         ({"choose": lambda *_: [1]}, r"recorded.choose is \w+ there and \w+ here"),
         ({"choose": None}, r"recorded.choose is \w+ there and not set here"),
     ],
-    ids=str,
+    ids=["rate", "step", "no step", "choice", "no choice"],
 )
 def test_another_server_step_or_choice_does_not_go_on_in_a_folder(
     made: dict[str, Any], said: str, tmp_path: Path

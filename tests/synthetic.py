@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedmix import Federation, models
 from fedmix.core.types import Batch, Params
-from fedmix.data import FederatedData, Ragged, from_arrays
+from fedmix.data import FederatedData, HeldOut, Ragged, from_arrays
 from fedmix.data.transforms import Images, OneHot, Transform
 from fedmix.models import Model
 from fedmix.training.aggregation import Updates
@@ -89,8 +89,7 @@ def federated(
         x[:total],
         y[:total],
         clients,
-        x[total:],
-        y[total:],
+        HeldOut(x[total:], y[total:]),
         classes,
         transform,
         private=private,

@@ -216,6 +216,13 @@ TRAINING: list[tuple[str, Call]] = [
     ("seed=-1", lambda: federation(seed=-1)),
 ]
 
+
+def by_client(clients: Ragged) -> FederatedData:
+    """The arrays, with test rows by client."""
+    made = arrays()
+    return replace(made, test=replace(made.held_out, clients=clients))
+
+
 DATA: list[tuple[str, Call]] = [
     (
         "mine: training inputs are of type Endless; give an array or a tensor",
@@ -316,15 +323,15 @@ DATA: list[tuple[str, Call]] = [
     ("client 1.*rows", lambda: arrays(clients=[[0], np.arange(12) > 5])),
     (
         "mine: client 1 names a test row outside 0..3",
-        lambda: replace(arrays(), test_clients=Ragged.of([[0], [1, 4], [2]])),
+        lambda: by_client(Ragged.of([[0], [1, 4], [2]])),
     ),
     (
-        "mine: test_clients must give every one of the 3 clients",
-        lambda: replace(arrays(), test_clients=Ragged.of([[0], [], [2]])),
+        "mine: test.clients must give every one of the 3 clients",
+        lambda: by_client(Ragged.of([[0], [], [2]])),
     ),
     (
-        "mine: test_clients must give every one of the 3 clients",
-        lambda: replace(arrays(), test_clients=Ragged.of([[0], [1]])),
+        "mine: test.clients must give every one of the 3 clients",
+        lambda: by_client(Ragged.of([[0], [1]])),
     ),
     ("mine: there is no client 3; clients are 0..2", lambda: arrays().with_clients({3: [0]})),
     ("mine: client 1 has no samples", lambda: arrays().with_clients({1: []})),

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedmix import Exchange, Federation, FedMix, Training
 from fedmix.core.rng import stream, streams
-from fedmix.data import FederatedData, Ragged
+from fedmix.data import FederatedData, HeldOut, Ragged
 from fedmix.exchange import all_clients, one_client, state
 from fedmix.training.batches import Received
 
@@ -23,7 +23,11 @@ def many() -> FederatedData:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((N * SAMPLES, D), dtype=np.float32), rng.integers(0, C, N * SAMPLES)
     return FederatedData(
-        x, y, Ragged.cut(rng.permutation(N * SAMPLES), np.full(N, SAMPLES)), x[:50], y[:50], C
+        x,
+        y,
+        Ragged.cut(rng.permutation(N * SAMPLES), np.full(N, SAMPLES)),
+        HeldOut(x[:50], y[:50]),
+        C,
     )
 
 
@@ -121,7 +125,7 @@ def test_it_goes_on_from_a_state(many: FederatedData) -> None:
 def test_any_client_released_what_it_would_by_itself(many: FederatedData, how: Exchange) -> None:
     """Every 50th client of 100,000 takes part, to keep the test short; ten are checked."""
     some = many.clients.take(np.arange(0, N, 50))
-    data = FederatedData(many.x, many.y, some, many.test_x, many.test_y, C)
+    data = FederatedData(many.x, many.y, some, many.test, C)
     exchange = state.MeanExchange(how, 3, len(some))
     exchange.refresh(data, data.units)
     assert exchange.releases is not None

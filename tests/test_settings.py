@@ -33,7 +33,7 @@ from fedmix import (
     record,
 )
 from fedmix.core.rng import stream
-from fedmix.data import FederatedData, Ragged, from_arrays, partition
+from fedmix.data import FederatedData, HeldOut, Ragged, from_arrays, partition
 from fedmix.data.transforms import Images, OneHot, Plain
 from fedmix.objectives.base import Sum
 from fedmix.objectives.fedlc import FedLC
@@ -123,10 +123,12 @@ def sequential(device: Any, precision: Any, processes: Any) -> Any:
 CLIPPED, ROWS = Exchange(clip=1.0, noise=1.0), Ragged.of([[0, 1], [2]])
 ENGINE: dict[str, Any] = {"device": "cpu", "precision": "tf32", "processes": 1}
 HUB = {"root": {"None", "text"}, "cache": {"None", "text"}}
-STORED: dict[str, Any] = {"x": X, "y": Y, "clients": ROWS, "test_x": X, "test_y": Y, "classes": 3}
+STORED: dict[str, Any] = {
+    "x": X, "y": Y, "clients": ROWS, "test": HeldOut(X, Y), "classes": 3,
+}  # fmt: skip
 NAMED = {
-    "x": "training inputs", "y": "training .*labels", "test_x": "test inputs",
-    "test_y": "test .*labels", "module": "the model", "partition": "no partition",
+    "x": "training inputs", "y": "training .*labels", "test": "test",
+    "module": "the model", "partition": "no partition",
     "normalise": "no normalisation", "how": "initialisation|partition|how",
     "classes_per_client": "classes per client|classes_per_client", "local_share": "share",
     "clients": "client", "per_client": "per client", "fraction": "share", "precision": "precision",
@@ -188,7 +190,7 @@ SUBJECTS = [
         "classes": {"None"}, "private": {"True"}, "name": {"text"},
     }),
     Subject(FederatedData, STORED,
-        {"classes": {"None"}, "test_clients": {"None"}, "private": {"True"}, "name": {"text"}}),
+        {"classes": {"None"}, "test": {"None"}, "private": {"True"}, "name": {"text"}}),
     Subject(data.alone, {"x": X, "y": Y, "classes": 3},
         {"classes": {"None"}, "transform": {"None"}, "name": {"text"}}),
     Subject(Plain, {}),
@@ -257,6 +259,10 @@ def test_every_public_class_and_function_is_tried() -> None:
         objectives.Supervised,
         objectives.Phase,
         objectives.batch_mean,
+        objectives.Algorithm,
+        objectives.ClientState,
+        objectives.Scaffold,
+        HeldOut,  # whose arrays FederatedData checks
         Ragged,
         data.own,
         partition.natural,

@@ -24,7 +24,7 @@ def main(folder: Path, clients: int = 4) -> None:
             x=data.units(data.x[rows]).reshape(-1, 64),
             y=data.y[rows],
         )
-    np.savez(folder / "test.npz", x=data.units(data.test_x).reshape(-1, 64), y=data.test_y)
+    np.savez(folder / "test.npz", x=data.units(data.held_out.x).reshape(-1, 64), y=data.held_out.y)
 
 
 if __name__ == "__main__":

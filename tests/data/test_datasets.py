@@ -58,7 +58,7 @@ def as_sets(rows: Ragged) -> list[set[int]]:
 
 def test_cifar10(folders: Folders) -> None:
     data = cifar10(12, **folders)
-    for x, y, split in ((data.x, data.y, "train"), (data.test_x, data.test_y, "test")):
+    for x, y, split in ((data.x, data.y, "train"), (data.held_out.x, data.held_out.y, "test")):
         table = rows_of(folders, f"uoft-cs/cifar10/plain_text/{split}")
         assert y.tolist() == [row["label"] for row in table]
         assert x.dtype == np.uint8
@@ -69,7 +69,7 @@ def test_cifar10(folders: Folders) -> None:
     assert classes_held(data) == [2] * 12
     assert isinstance(data.transform, Images)
     assert data.transform.pad == 4
-    assert data.test_clients is None
+    assert data.held_out.clients is None
 
 
 def test_cifar10_normalisation(folders: Folders) -> None:
@@ -139,7 +139,7 @@ def test_cifar100(folders: Folders) -> None:
     assert (data.x[7] == picture(table[7]["img"])).all()
     assert data.outputs == 100
     assert classes_held(data) == [20] * 20
-    assert data.test_x.shape == (200, 32, 32, 3)
+    assert data.held_out.x.shape == (200, 32, 32, 3)
 
 
 def test_femnist(folders: Folders) -> None:
@@ -150,14 +150,14 @@ def test_femnist(folders: Folders) -> None:
     known = {picture(row["image"]).tobytes(): (row["writer_id"], row["character"]) for row in table}
     assert len(known) == len(table)
     data = femnist(10, **folders)
-    assert data.test_clients is not None
+    assert data.held_out.clients is not None
     writers, seen = [], []
     for k in range(10):
         mine = [
             (known[x[i].tobytes()], int(y[i]), x[i].tobytes())
             for x, y, rows in (
                 (data.x, data.y, data.clients),
-                (data.test_x, data.test_y, data.test_clients),
+                (data.held_out.x, data.held_out.y, data.held_out.clients),
             )
             for i in rows[k]
         ]
@@ -165,11 +165,11 @@ def test_femnist(folders: Folders) -> None:
         assert all(character == y for (_, character), y, _ in mine)
         size = sum(row["writer_id"] == writer for row in table)
         assert len(mine) == size
-        assert len(data.test_clients[k]) == max(1, round(size / 10))
+        assert len(data.held_out.clients[k]) == max(1, round(size / 10))
         writers.append(writer)
         seen += [pixels for _, _, pixels in mine]
     assert len(set(writers)) == 10
-    assert len(set(seen)) == len(seen) == len(data.x) + len(data.test_x)
+    assert len(set(seen)) == len(seen) == len(data.x) + len(data.held_out.x)
 
 
 def test_femnist_settings(folders: Folders) -> None:
@@ -180,7 +180,7 @@ def test_femnist_settings(folders: Folders) -> None:
     np.testing.assert_allclose(ink.numpy(), 1 - data.x[0, :, :, 0] / 255, atol=1e-6)
     fifth = femnist(12, local_share=0.2, **folders)
     assert fifth.clients.sizes.tolist() == [round(0.2 * n) for n in data.clients.sizes]
-    assert len(fifth.test_x) == len(data.test_x)
+    assert len(fifth.held_out.x) == len(data.held_out.x)
     # 25 to 39 images with 10 % held out: only writers with 36 or more have 32 left.
     sizes = [25 + w * 14 // 11 for w in range(12)]
     enough = sum(n - max(1, round(n / 10)) >= 32 for n in sizes)
@@ -200,7 +200,7 @@ def test_femnist_settings(folders: Folders) -> None:
 
 def test_femnist_holds_out_the_same_whoever_else_takes_part(folders: Folders) -> None:
     def held(clients: int) -> set[bytes]:
-        return {image.tobytes() for image in femnist(clients, seed=3, **folders).test_x}
+        return {image.tobytes() for image in femnist(clients, seed=3, **folders).held_out.x}
 
     assert held(4) <= held(12)
 
@@ -222,11 +222,11 @@ def test_shakespeare(folders: Folders) -> None:
     and test.
     """
     data = shakespeare(8, **folders)
-    assert data.test_clients is not None
+    assert data.held_out.clients is not None
     table = roles(folders)
     for k, role in enumerate(sorted(table)):
         train = windows(data.x, data.y, data.clients[k])
-        test = windows(data.test_x, data.test_y, data.test_clients[k])
+        test = windows(data.held_out.x, data.held_out.y, data.held_out.clients[k])
         assert train == table[role][: len(train)]
         assert test == table[role][len(train) + 79 :]
         assert abs(len(train) - 0.8 * (len(table[role]) - 79)) <= 0.5
@@ -243,8 +243,8 @@ def test_shakespeare(folders: Folders) -> None:
 def test_shakespeare_settings(folders: Folders) -> None:
     data = shakespeare(3, least=440, cap=179, **folders)
     assert data.clients.sizes.tolist() == [80] * 3  # 0.8 · (179 - 79)
-    assert data.test_clients is not None
-    assert data.test_clients.sizes.tolist() == [20] * 3
+    assert data.held_out.clients is not None
+    assert data.held_out.clients.sizes.tolist() == [20] * 3
     assert (data.outputs, data.input_shape, data.transform) == (84, (80, 84), OneHot(84))
     assert data.x.max() < 81
     with pytest.raises(BadInput, match="4 clients, but 3 of 8 have enough samples"):
@@ -253,7 +253,7 @@ def test_shakespeare_settings(folders: Folders) -> None:
         with pytest.raises(BadInput, match=next(iter(bad))):
             shakespeare(**{"clients": 3, **bad, **folders})
     smallest = shakespeare(1, least=81, cap=81, **folders)
-    assert (len(smallest.x), len(smallest.test_x)) == (1, 1)
+    assert (len(smallest.x), len(smallest.held_out.x)) == (1, 1)
 
 
 def test_shakespeares_letters() -> None:
@@ -270,14 +270,14 @@ def test_digits() -> None:
         tuple(np.rint(i * 255 / 16).ravel()): t
         for i, t in zip(source.images, source.target, strict=True)
     }
-    for x, y in ((data.x, data.y), (data.test_x, data.test_y)):
+    for x, y in ((data.x, data.y), (data.held_out.x, data.held_out.y)):
         assert all(grey[tuple(image.ravel())] == label for image, label in zip(x, y, strict=True))
-    assert len(data.x) + len(data.test_x) == 1797
-    assert len(data.test_x) == 359  # 0.2 · 1797 = 359.4
+    assert len(data.x) + len(data.held_out.x) == 1797
+    assert len(data.held_out.x) == 359  # 0.2 · 1797 = 359.4
     counts = np.bincount(source.target)
-    assert (abs(np.bincount(data.test_y) - counts * 359 / 1797) < 1).all()
+    assert (abs(np.bincount(data.held_out.y) - counts * 359 / 1797) < 1).all()
     assert classes_held(data) == [2] * 10
-    pixels = data.inputs(np.concatenate([data.x, data.test_x]))
+    pixels = data.inputs(np.concatenate([data.x, data.held_out.x]))
     assert abs(float(pixels.mean())) < 1e-3
     assert float(pixels.std()) == pytest.approx(1, abs=1e-3)
     assert digits(5, partition="dirichlet", alpha=1.0).clients.sizes.sum() == 1438
@@ -294,8 +294,8 @@ def test_digits() -> None:
 
 def test_diabetes() -> None:
     data = diabetes(8, seed=2)
-    assert data.test_clients is not None
-    assert (data.x.shape, data.y.shape, data.test_x.shape) == (
+    assert data.held_out.clients is not None
+    assert (data.x.shape, data.y.shape, data.held_out.x.shape) == (
         (354, 10),
         (354, 1),
         (88, 10),
@@ -303,11 +303,13 @@ def test_diabetes() -> None:
     np.testing.assert_allclose(data.x.mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(data.x.std(axis=0), 1, atol=1e-5)
     np.testing.assert_allclose([data.y.mean(), data.y.std()], [0, 1], atol=1e-5)
-    sizes = data.clients.sizes + data.test_clients.sizes
+    sizes = data.clients.sizes + data.held_out.clients.sizes
     assert set(sizes.tolist()) == {55, 56}  # 442 = 6·55 + 2·56
     oldest = -np.inf
     for k in range(8):
-        group = np.concatenate([data.x[data.clients[k], 0], data.test_x[data.test_clients[k], 0]])
+        group = np.concatenate(
+            [data.x[data.clients[k], 0], data.held_out.x[data.held_out.clients[k], 0]]
+        )
         assert group.min() >= oldest
         oldest = group.max()
     for clients in (0, 89):

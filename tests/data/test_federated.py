@@ -35,7 +35,7 @@ def test_labels_of_any_integer_type_are_counted() -> None:
 def test_labels_of_any_integer_type_become_vectors(kind: type[np.integer[Any]]) -> None:
     """As training and testing make them, of tensors of their type."""
     data = from_arrays(X, Y.astype(kind), ROWS, (X, Y.astype(kind)), classes=4)
-    for labels in (data.y, data.test_y):
+    for labels in (data.y, data.held_out.y):
         np.testing.assert_array_equal(data.labels(labels).numpy(), np.eye(4)[Y])
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fedmix import BadInput, Federation, FedmixWarning, Supervised, Training, data
-from fedmix.data import FederatedData, Ragged, alone, from_arrays, partition
+from fedmix.data import FederatedData, HeldOut, Ragged, alone, from_arrays, partition
 from fedmix.data.transforms import Images, OneHot, Plain, Transform
 from fedmix.models import initialised
 
@@ -27,7 +27,7 @@ Y = np.arange(12) % 3
 ROWS = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9, 10, 11]]
 MAKERS: list[Callable[..., FederatedData]] = [
     lambda x, y, test, **more: from_arrays(x, y, ROWS, test, classes=3, **more),
-    lambda x, y, test, **more: FederatedData(x, y, Ragged.of(ROWS), test[0], test[1], 3, **more),
+    lambda x, y, test, **more: FederatedData(x, y, Ragged.of(ROWS), HeldOut(*test), 3, **more),
 ]
 BOTH = pytest.mark.parametrize("make", MAKERS, ids=["from_arrays", "FederatedData"])
 
@@ -283,7 +283,7 @@ def test_clients_in_other_forms() -> None:
         with pytest.raises(BadInput, match=said):
             from_arrays(X, Y, wrong, (X, Y), classes=3)
     with pytest.raises(BadInput, match="`clients` is of type list; make a Ragged"):
-        FederatedData(X, Y, ROWS, X, Y, 3)  # type: ignore[arg-type]
+        FederatedData(X, Y, ROWS, HeldOut(X, Y), 3)  # type: ignore[arg-type]
     for changed, said in (
         ({"0": [1]}, "there is no client '0'"),
         ({True: [1]}, "there is no client True"),
@@ -309,7 +309,7 @@ def test_clients_in_other_forms() -> None:
 def test_rows_by_client_that_cannot_be_are_refused(rows: Ragged) -> None:
     wrongs: list[tuple[str, dict[str, Any]]] = [
         ("rows", {"clients": rows}),
-        ("test rows", {"test_clients": rows}),
+        ("test rows", {"test": HeldOut(X, Y, rows)}),
     ]
     for part, wrong in wrongs:
         with pytest.raises(
@@ -374,8 +374,7 @@ def federation(
         x,
         np.arange(len(x)) % 3,
         Ragged.of([range(len(x))]),
-        x,
-        np.arange(len(x)) % 3,
+        HeldOut(x, np.arange(len(x)) % 3),
         3,
         transform or Plain(),
     )

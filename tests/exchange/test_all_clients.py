@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedmix import Exchange
 from fedmix.core.rng import stream
-from fedmix.data import FederatedData, Ragged
+from fedmix.data import FederatedData, HeldOut, Ragged
 from fedmix.data.transforms import Images, Plain
 from fedmix.exchange import MeanExchange, Means, Releases, release
 
@@ -38,7 +38,7 @@ def made(sizes: list[int], *, images: bool, seed: int = 0) -> FederatedData:
     y = rng.integers(0, CLASSES, total)
     clients = Ragged.cut(rng.permutation(total), sizes)
     return FederatedData(
-        x, y, clients, x[:1], y[:1], CLASSES, Images((0.5,), (0.5,)) if images else Plain()
+        x, y, clients, HeldOut(x[:1], y[:1]), CLASSES, Images((0.5,), (0.5,)) if images else Plain()
     )
 
 

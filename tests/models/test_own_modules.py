@@ -116,10 +116,10 @@ def test_a_model_that_changes_its_inputs_is_refused_and_leaves_the_arrays_as_the
             return super().forward(x if self.training and mode == "evaluation" else torch.relu_(x))
 
     data = arrays()
-    before = copy.deepcopy((data.x, data.test_x))
+    before = copy.deepcopy((data.x, data.held_out.x))
     with pytest.raises(BadInput, match="changes its inputs in place"):
         Federation(InPlace(4, 3), data, FedMix(0.1), Training(2))
-    for now, then in zip((data.x, data.test_x), before, strict=True):
+    for now, then in zip((data.x, data.held_out.x), before, strict=True):
         assert (then < 0).any()  # which a ReLU would change
         np.testing.assert_array_equal(now, then)
 

@@ -509,13 +509,13 @@ def test_why_a_run_guarantees_nothing() -> None:
 def test_only_pixels_and_characters_are_known_not_to_be_negative() -> None:
     """Two opposite samples at the bound lie 2·C apart, whatever the transform is called."""
     x, y, images = np.zeros((4, 2, 2, 1), np.uint8), np.arange(4) % 2, Images((0.5,), (0.5,))
-    pixels = FederatedData(x, y, Ragged.of([[0, 1], [2, 3]]), x, y, 2, images)
+    pixels = FederatedData(x, y, Ragged.of([[0, 1], [2, 3]]), classes=2, transform=images)
     assert nonnegative(pixels)
     for values in (x.astype(np.int8), x.astype(np.float32)):
         assert not nonnegative(replace(pixels, x=values))
     assert not nonnegative(made())
     text = x[..., 0, 0]
-    assert nonnegative(replace(pixels, x=text, test_x=text, transform=OneHot(3)))
+    assert nonnegative(replace(pixels, x=text, transform=OneHot(3)))
 
 
 def test_a_sample_that_goes_from_client_to_client() -> None:

@@ -159,7 +159,7 @@ def test_scores_by_client(tmp_path: Path) -> None:
     spec = Experiment.of(values)
     summary = Run(spec, tmp_path).execute()
     clients = json.loads((tmp_path / "clients.json").read_text())
-    tests = spec.build_data().test_clients
+    tests = spec.build_data().held_out.clients
     assert tests is not None
     assert len(clients["scores"]) == len(clients["sizes"]) == 8
     weighted = (

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedmix.data import FederatedData, Ragged
+from fedmix.data import FederatedData, HeldOut, Ragged
 from fedmix.data.transforms import Images
 from fedmix.training.batches import Received, Resident
 from fedmix.training.draws import ClientPlan
@@ -18,7 +18,7 @@ def pictures(pad: int = 0) -> FederatedData:
     """Eight pictures of 2 by 3; picture i holds the bytes 10·i + 1 to 10·i + 6."""
     x = (10 * np.arange(8)[:, None] + np.arange(1, 7)).reshape(8, 2, 3, 1).astype(np.uint8)
     y = np.arange(8) % 2
-    return FederatedData(x, y, CLIENTS, x, y, 2, Images((0.0,), (1 / 255,), pad=pad))
+    return FederatedData(x, y, CLIENTS, HeldOut(x, y), 2, Images((0.0,), (1 / 255,), pad=pad))
 
 
 def two_samples(**more: np.ndarray[Any, Any]) -> ClientPlan:

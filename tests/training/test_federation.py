@@ -29,7 +29,7 @@ from fedmix import (
     data,
     models,
 )
-from fedmix.data import FederatedData, Ragged, from_arrays
+from fedmix.data import FederatedData, HeldOut, Ragged, from_arrays
 from fedmix.data.transforms import Images
 from fedmix.models import initialised
 from fedmix.training.aggregation import Updates, average
@@ -172,7 +172,8 @@ def known(test_clients: Ragged | None = None) -> Federation:
     test_x = np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 3.0], [5.0, 1.0], [0.0, 2.0], [1.0, 0.0]])
     test_y = np.array([0, 1, 0, 1, 1, 0])
     made = from_arrays(test_x, test_y, [[0, 1, 2], [3], [4, 5]], (test_x, test_y), classes=2)
-    return Federation(module, replace(made, test_clients=test_clients), Supervised(), Training(1))
+    made = replace(made, test=replace(made.held_out, clients=test_clients))
+    return Federation(module, made, Supervised(), Training(1))
 
 
 def test_accuracy_and_loss() -> None:
@@ -210,7 +211,7 @@ def grey(*levels: int) -> FederatedData:
     """Pictures of one byte, two a client; as model inputs they are (byte/255 − 0.4) / 0.2."""
     x, y = np.array(levels, np.uint8).reshape(-1, 1, 1, 1), np.arange(len(levels)) % 2
     clients = Ragged.of(np.arange(len(x)).reshape(-1, 2))
-    return FederatedData(x, y, clients, x, y, 2, Images((0.4,), (0.2,)))
+    return FederatedData(x, y, clients, HeldOut(x, y), 2, Images((0.4,), (0.2,)))
 
 
 def test_test_inputs_are_normalised() -> None:
@@ -472,7 +473,7 @@ def test_diabetes_is_learned(objective: Objective) -> None:
     regression halves that.
     """
     patients = data.diabetes(10)
-    baseline = float((patients.test_y.astype(float) ** 2).mean())
+    baseline = float((patients.held_out.y.astype(float) ** 2).mean())
     module = initialised(lambda: models.mlp(10, 1, 16), 0)
     federation = Federation(
         module, patients, objective, Training(5, epochs=2, batch_size=10, lr=0.02), seed=0
@@ -482,9 +483,9 @@ def test_diabetes_is_learned(objective: Objective) -> None:
     assert last.metrics is not None
     assert last.metrics["mse"] < min(before, 0.7 * baseline)
     scores = federation.evaluate_clients()
-    sizes = patients.test_clients
+    sizes = patients.held_out.clients
     assert sizes is not None
-    assert float(scores.scores @ sizes.sizes) / len(patients.test_y) == pytest.approx(
+    assert float(scores.scores @ sizes.sizes) / len(patients.held_out.y) == pytest.approx(
         last.metrics["mse"], rel=1e-6
     )
 

@@ -15,7 +15,7 @@ from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.data.cifar import CIFAR10
 from fedmix.data.digits import MOMENTS as DIGITS_MOMENTS
-from fedmix.data.federated import FederatedData, Ragged
+from fedmix.data.federated import FederatedData, HeldOut, Ragged
 from fedmix.data.femnist import CLASSES as CHARACTERS
 from fedmix.data.femnist import MOMENTS as FEMNIST_MOMENTS
 from fedmix.data.images import normaliser
@@ -152,5 +152,11 @@ def random_data(workload: Workload, sizes: list[int]) -> FederatedData:
     y = rng.integers(0, workload.classes, count)
     clients = Ragged.cut(np.arange(count), sizes)
     return FederatedData(
-        x, y, clients, x[:1], y[:1], workload.classes, workload.transform, name="random data"
+        x,
+        y,
+        clients,
+        HeldOut(x[:1], y[:1]),
+        workload.classes,
+        workload.transform,
+        name="random data",
     )

@@ -26,7 +26,7 @@ from fedmix.bench.measure import wait
 from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.core.signals import heard
-from fedmix.data.federated import FederatedData, Ragged
+from fedmix.data.federated import FederatedData, HeldOut, Ragged
 from fedmix.experiment.presets import experiment
 from fedmix.models import initialised
 from fedmix.report.tables import Column, Table
@@ -101,7 +101,7 @@ def federation(point: Point, algorithm: str, device: str) -> Federation:
     clients = Ragged(flat, np.arange(point.population + 1) * samples)
     return Federation(
         initialised(lambda: models.mlp(INPUTS, CLASSES, point.width), seed=0),
-        FederatedData(x, y, clients, x[:1], y[:1], CLASSES, name="random data"),
+        FederatedData(x, y, clients, HeldOut(x[:1], y[:1]), CLASSES, name="random data"),
         spec.build_objective(),
         Training(point.clients, batch_size=BATCH, lr=0.001, momentum=spec.training.momentum),
         exchange=spec.build_exchange(),

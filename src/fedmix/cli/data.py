@@ -43,7 +43,7 @@ def fetch(
     for name in names:
         loaded = load_data(name, data)
         console(sys.stdout).print(
-            f"{name}: {len(loaded.x)} training and {len(loaded.test_x)} test samples"
+            f"{name}: {len(loaded.x)} training and {len(loaded.held_out.x)} test samples"
         )
 
 
@@ -71,7 +71,8 @@ def show(
     out = console(sys.stdout)
     spread = f"{sizes.min()} to {sizes.max()} samples (mean {sizes.mean():.1f})"
     out.print(
-        f"{federated.name}: {len(sizes)} clients, {spread}, {len(federated.test_x)} test samples"
+        f"{federated.name}: {len(sizes)} clients, {spread}, "
+        f"{len(federated.held_out.x)} test samples"
     )
     for k, count in enumerate(counts[:CLIENTS]):
         held = ", ".join(f"{c}: {n}" for c, n in enumerate(count) if n)

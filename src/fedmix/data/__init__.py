@@ -4,13 +4,14 @@ from fedmix.data import partition
 from fedmix.data.cifar import cifar10, cifar100
 from fedmix.data.diabetes import diabetes
 from fedmix.data.digits import digits
-from fedmix.data.federated import FederatedData, Ragged, from_arrays
+from fedmix.data.federated import FederatedData, HeldOut, Ragged, from_arrays
 from fedmix.data.femnist import femnist
 from fedmix.data.per_party import alone, own
 from fedmix.data.shakespeare import shakespeare
 
 __all__ = [
     "FederatedData",
+    "HeldOut",
     "Ragged",
     "alone",
     "cifar10",

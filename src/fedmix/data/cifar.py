@@ -9,7 +9,7 @@ from fedmix.core.registry import DATA
 from fedmix.core.rng import stream
 from fedmix.core.types import Array
 from fedmix.data.cache import cached
-from fedmix.data.federated import FederatedData, Ragged
+from fedmix.data.federated import FederatedData, HeldOut, Ragged
 from fedmix.data.hub import parquet
 from fedmix.data.images import Moments, Normalisation, normaliser, save_images
 from fedmix.data.partition import Partition, share, spread, subset
@@ -168,5 +168,5 @@ def _federated(
     arrays = _load(source, root, cache)
     train, test = (arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"])
     return FederatedData(
-        *train, deal.rows(train[1]), *test, source.classes, transform, name=source.name
+        *train, deal.rows(train[1]), HeldOut(*test), source.classes, transform, name=source.name
     )

@@ -6,7 +6,7 @@ from fedmix.core.errors import BadInput
 from fedmix.core.registry import DATA
 from fedmix.core.rng import stream
 from fedmix.core.validation import is_whole, shown
-from fedmix.data.federated import FederatedData, Ragged
+from fedmix.data.federated import FederatedData, HeldOut, Ragged
 from fedmix.data.partition import subset
 from fedmix.data.settings import check_settings
 
@@ -43,5 +43,5 @@ def diabetes(clients: int = 10, *, test_share: float = 0.2, seed: int = 0) -> Fe
     rows, test_rows = (Ragged.by_owner(group[part], clients) for part in (train, test))
     x, y = values[:, :-1], values[:, -1:]
     return FederatedData(
-        x[train], y[train], rows, x[test], y[test], test_clients=test_rows, name="diabetes"
+        x[train], y[train], rows, HeldOut(x[test], y[test], test_rows), name="diabetes"
     )

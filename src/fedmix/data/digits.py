@@ -5,7 +5,7 @@ import numpy as np
 from fedmix.core.errors import BadInput
 from fedmix.core.registry import DATA
 from fedmix.core.rng import stream
-from fedmix.data.federated import FederatedData
+from fedmix.data.federated import FederatedData, HeldOut
 from fedmix.data.partition import Partition, share, spread, subset
 from fedmix.data.preset import Preset
 from fedmix.data.settings import check_settings
@@ -55,5 +55,5 @@ def digits(
     )
     rows = share(rows, local_share, stream(seed, "share"))
     return FederatedData(
-        x[train], y[train], rows, x[test], y[test], 10, Images(*MOMENTS), name="digits"
+        x[train], y[train], rows, HeldOut(x[test], y[test]), 10, Images(*MOMENTS), name="digits"
     )

@@ -119,8 +119,23 @@ def _row_numbers(client: int, given: Sequence[int] | Array) -> Array:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """Samples to test on.
+
+    Args:
+        x: Inputs.
+        y: Labels or targets.
+        clients: Rows by client, if each client has a test set of its own.
+    """
+
+    x: Array
+    y: Array
+    clients: Ragged | None = None
+
+
+@dataclass(frozen=True)
 class FederatedData:
-    """Training data by client, and test data.
+    """Training data by client, and test data where there are any.
 
     Arrays are converted to types that torch has: native byte order, and unsigned integers of more
     than one byte become signed.
@@ -129,11 +144,9 @@ class FederatedData:
         x: Training inputs of all clients, (n, ...); may be memory-mapped.
         y: Training labels: integers below `classes`, (n,), or regression targets, (n, d).
         clients: Rows of `x` and `y` that each client holds.
-        test_x: Test inputs.
-        test_y: Test labels or targets.
+        test: Samples to test on; None where nothing is tested, as at a client.
         classes: Number of classes; None for regression.
         transform: Conversion of stored samples to model inputs.
-        test_clients: Test rows by client, if each client has a test set of its own.
         private: Whether to refuse objectives that need raw samples of other clients.
         name: Name in messages and records.
 
@@ -144,45 +157,47 @@ class FederatedData:
     x: Array
     y: Array
     clients: Ragged
-    test_x: Array
-    test_y: Array
+    test: HeldOut | None = None
     classes: int | None = None
     transform: Transform = field(default_factory=Plain)
-    test_clients: Ragged | None = None
     private: bool = False
     name: str = "arrays"
 
     def __post_init__(self) -> None:
         self._check_settings()
-        for field_, what in (
-            ("x", "training inputs"), ("y", "training labels"),
-            ("test_x", "test inputs"), ("test_y", "test labels"),
-        ):  # fmt: skip
-            object.__setattr__(
-                self, field_, as_array(getattr(self, field_), f"{self.name}: {what}")
+        x, y = self._arrays("training", self.x, self.y)
+        object.__setattr__(self, "x", x)
+        object.__setattr__(self, "y", y)
+        if self.test is not None:
+            test_x, test_y = self._arrays("test", self.test.x, self.test.y)
+            object.__setattr__(self, "test", replace(self.test, x=test_x, y=test_y))
+            self._check_alike(test_x, test_y)
+        self._check_clients()
+
+    def _arrays(self, part: str, x: Array, y: Array) -> tuple[Array, Array]:
+        """Inputs and labels as arrays that torch can hold, checked."""
+        x = as_array(x, f"{self.name}: {part} inputs")
+        y = as_array(y, f"{self.name}: {part} labels")
+        if len(x) != len(y):
+            raise BadInput(
+                f"{self.name}: {len(x)} {part} inputs but {len(y)} labels; give one label per input"
             )
-        for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
-            if len(x) != len(y):
-                raise BadInput(
-                    f"{self.name}: {len(x)} {part} inputs but {len(y)} labels; give one label per "
-                    "input"
-                )
-            self._check_values(part, x, y)
-        for what, tested, trained in (
-            ("inputs", self.test_x, self.x),
-            ("targets", self.test_y, self.y),
-        ):
+        self._check_values(part, x, y)
+        return x, y
+
+    def _check_alike(self, test_x: Array, test_y: Array) -> None:
+        """Raise BadInput for test samples of another shape than training samples, or for none."""
+        for what, tested, trained in (("inputs", test_x, self.x), ("targets", test_y, self.y)):
             if tested.shape[1:] != trained.shape[1:]:
                 raise BadInput(
                     f"{self.name}: test {what} have shape {tested.shape[1:]} but training {what} "
                     f"{trained.shape[1:]}; make them alike"
                 )
-        if not len(self.test_x):
+        if not len(test_x):
             raise BadInput(
                 f"{self.name}: no test samples; give at least one, for without them nothing can be "
                 "evaluated"
             )
-        self._check_clients()
 
     def _check_settings(self) -> None:
         instance("name", self.name, str, "give the data a name, such as 'mine'")
@@ -194,14 +209,12 @@ class FederatedData:
                 f"{self.name}: `transform` is {described(self.transform)}; give a Transform, such "
                 "as Plain()"
             )
-        for field_ in ("clients", "test_clients"):
-            if field_ == "clients" or self.test_clients is not None:
-                instance(
-                    field_,
-                    getattr(self, field_),
-                    Ragged,
-                    "make a Ragged of each client's rows, by Ragged.of",
-                )
+        if self.test is not None:
+            instance("test", self.test, HeldOut, "give HeldOut(inputs, labels), or None")
+        how = "make a Ragged of each client's rows, by Ragged.of"
+        instance("clients", self.clients, Ragged, how)
+        if self.test is not None and self.test.clients is not None:
+            instance("test.clients", self.test.clients, Ragged, how)
 
     def _check_clients(self) -> None:
         self._check_rows("", self.clients, len(self.x))
@@ -213,11 +226,11 @@ class FederatedData:
                 f"{self.name}: client {empty[0]} has no samples ({len(empty)} such); leave empty "
                 "clients out or use fewer clients"
             )
-        if self.test_clients is not None:
-            self._check_rows("test ", self.test_clients, len(self.test_x))
-            if len(self.test_clients) != len(self.clients) or not self.test_clients.sizes.all():
+        if self.test is not None and (rows := self.test.clients) is not None:
+            self._check_rows("test ", rows, len(self.test.x))
+            if len(rows) != len(self.clients) or not rows.sizes.all():
                 raise BadInput(
-                    f"{self.name}: test_clients must give every one of the {len(self.clients)} "
+                    f"{self.name}: test.clients must give every one of the {len(self.clients)} "
                     "clients a test sample"
                 )
 
@@ -319,6 +332,16 @@ class FederatedData:
             (self.clients.flat == row) & (part == "training") & (len(self.clients) > 1)
         )
         return f"row {row}" + (f" (client {self.clients.owner[held[0]]})" if len(held) else "")
+
+    @property
+    def held_out(self) -> HeldOut:
+        """The samples to test on; BadInput where there are none."""
+        if self.test is None:
+            raise BadInput(
+                f"{self.name}: no test samples; give some, for without them nothing can be "
+                "evaluated"
+            )
+        return self.test
 
     @property
     def outputs(self) -> int:
@@ -444,7 +467,8 @@ def from_arrays(
         as_array(test[1], f"{name}: test labels", kind),
     )
     rows = clients if isinstance(clients, Ragged) else Ragged.of(clients)
-    return FederatedData(x, y, rows, test_x, test_y, classes, private=private, name=name)
+    held_out = HeldOut(test_x, test_y)
+    return FederatedData(x, y, rows, held_out, classes, private=private, name=name)
 
 
 def warn_of_size(data: FederatedData) -> None:
@@ -461,7 +485,7 @@ def warn_of_size(data: FederatedData) -> None:
             "about 1 that models and rates are made for; standardise them, (x - mean) / "
             "deviation, or make bytes Images (fedmix.data.transforms)",
             FedmixWarning,
-            stacklevel=3,
+            stacklevel=4,  # the caller of Federation
         )
 
 

@@ -9,7 +9,7 @@ from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.core.types import Array
 from fedmix.data.cache import save
-from fedmix.data.federated import FederatedData, Ragged
+from fedmix.data.federated import FederatedData, HeldOut, Ragged
 from fedmix.data.tables import batches, damaged, reading
 from fedmix.data.transforms import Transform
 
@@ -65,10 +65,8 @@ def gather(
         x[train.flat],
         y[train.flat],
         mine,
-        x[test.flat],
-        y[test.flat],
+        HeldOut(x[test.flat], y[test.flat], theirs),
         classes,
         transform,
-        theirs,
         name=name,
     )

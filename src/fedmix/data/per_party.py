@@ -42,18 +42,16 @@ def alone(
         BadInput: The arrays do not fit together, as in `FederatedData`.
 
     >>> own = alone(np.zeros((6, 4), np.float32), np.array([0, 1, 0, 1, 0, 1]), classes=2)
-    >>> own.clients.sizes.tolist(), len(own.test_x)
-    ([6], 6)
+    >>> own.clients.sizes.tolist(), own.test
+    ([6], None)
     """
     x = as_array(x, f"{name}: training inputs")
     return FederatedData(
         x,
         y,
         Ragged.of([np.arange(len(x))]),
-        x,
-        y,
-        classes,
-        transform or Plain(),
+        classes=classes,
+        transform=transform or Plain(),
         private=True,
         name=name,
     )

@@ -21,7 +21,7 @@ from fedmix.core.devices import device_named
 from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.core.types import Array, Params
-from fedmix.data.federated import Ragged
+from fedmix.data.federated import FederatedData, HeldOut, Ragged
 from fedmix.exchange import Means, Releases, Traffic
 from fedmix.flower import wire
 from fedmix.flower.exchange import Asked, collect_means
@@ -58,7 +58,7 @@ class Remote(Rounds):
         config: Mapping[str, Any],
         releases: Path | None = None,
     ) -> None:
-        tests = replace(task.held_out(config), test_clients=None)
+        tests = _held_out(task.held_out(config))
         training, seed, how = task.training, task.experiment.seed, task.exchange
         if training.clients_per_round > settings.clients:
             raise BadInput(
@@ -77,11 +77,7 @@ class Remote(Rounds):
         )
         device = device_named(task.experiment.engine.device)
         model = task.model(tests)
-        check_objective(
-            task.objective,
-            model,
-            replace(tests, x=tests.test_x, y=tests.test_y, clients=Ragged.of([[0]])),
-        )
+        check_objective(task.objective, model, tests)
         server = task.experiment.build_server()
         super().__init__(
             model, task.objective, training, tests, exchange, server, seed, device, settings.clients
@@ -220,7 +216,7 @@ class Remote(Rounds):
         """What the clients that are due send, and those of them for which it takes the place of
         what they sent before.
         """
-        x, y = self.data.test_x[:LOOKED_AT], self.data.test_y[:LOOKED_AT]
+        x, y = self.data.x[:LOOKED_AT], self.data.y[:LOOKED_AT]
         like, seconds = Means(self._encode(x), self.data.labels(y)), self.settings.timeout
         if exchange.how.secure:
             from fedmix.flower.secagg_server import collect_sums
@@ -344,6 +340,13 @@ class Remote(Rounds):
             self.exchange.lost(range(self.settings.clients))
             self.exchange.recall()
         self._welcome(self.roster.node)
+
+
+def _held_out(given: FederatedData) -> FederatedData:
+    """The server's own samples: those to test on, as its only ones."""
+    test = given.test or HeldOut(given.x, given.y)
+    test = HeldOut(test.x, test.y)
+    return replace(given, x=test.x, y=test.y, clients=Ragged.of([[0]]), test=test)
 
 
 def _chunk(client: int, update: wire.Update, device: torch.device) -> Updates:

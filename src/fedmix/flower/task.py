@@ -124,7 +124,7 @@ def only(data: FederatedData, client: int) -> FederatedData:
         x=data.x[rows],
         y=data.y[rows],
         clients=Ragged.of([np.arange(len(rows))]),
-        test_clients=None,
+        test=None,
     )
 
 

@@ -152,12 +152,12 @@ def settings_of(federation: Federation) -> dict[str, Any]:
     data, model, exchange = federation.data, federation.model, federation.exchange
     params = {name: p.detach().cpu() for name, p in federation.params.items()}
     kinds = [(name, p.shape, p.dtype, name in model.trained) for name, p in params.items()]
-    rows = [data.clients, data.test_clients] if data.test_clients else [data.clients]
+    rows = [data.clients, data.held_out.clients] if data.held_out.clients else [data.clients]
     return {
         "seed": federation.seed,
         "data": {
             "name": data.name, "clients": len(data.clients), "samples": len(data.clients.flat),
-            "test_samples": len(data.test_x), "shape": str(data.input_shape),
+            "test_samples": len(data.held_out.x), "shape": str(data.input_shape),
             "classes": data.classes, "transform": _text(data.transform),
             "changes": federation.changes is not None,
         },
@@ -173,7 +173,7 @@ def settings_of(federation: Federation) -> dict[str, Any]:
         "engine": {"name": federation.engine.name, **asdict(federation.engine)},
         "recorded": {
             "samples": _hash(digest(
-                data.x, data.y, data.test_x, data.test_y,
+                data.x, data.y, data.held_out.x, data.held_out.y,
                 *(a for r in rows for a in (r.flat, r.offsets)),
             )),
             "initial_weights": _hash(digest(

@@ -208,7 +208,7 @@ class RunFolder:
         """Write the scores of clients and the summary."""
         spec = self.experiment
         self.checkpoint.drop_old_means()  # left by a process killed after its last checkpoint
-        if federation.data.test_clients is not None:
+        if federation.data.held_out.clients is not None:
             write_whole(self.folder / "clients.json", clients_of(federation, scored=True))
         lines = read_lines(self.folder / "metrics.jsonl")
         summary = summarise(lines, spec.identity, spec.algorithm, spec.target)

@@ -38,7 +38,7 @@ class ClientScores:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class ResidentTests:
     """A federation's test samples on one device, in their stored form."""
 
     data: FederatedData
@@ -46,15 +46,15 @@ class HeldOut:
     y: Tensor
 
     @staticmethod
-    def on(device: torch.device, data: FederatedData) -> "HeldOut":
+    def on(device: torch.device, data: FederatedData) -> "ResidentTests":
         x, y = (
             torch.from_numpy(np.ascontiguousarray(array)).to(device)
-            for array in (data.test_x, data.test_y)
+            for array in (data.held_out.x, data.held_out.y)
         )
-        return HeldOut(data, x, y)
+        return ResidentTests(data, x, y)
 
 
-def _outputs(model: Model, params: Params, tests: HeldOut) -> Iterator[tuple[Tensor, Tensor]]:
+def _outputs(model: Model, params: Params, tests: ResidentTests) -> Iterator[tuple[Tensor, Tensor]]:
     """Outputs and targets of the test samples, in chunks."""
     transform = tests.data.transform
     with torch.no_grad(), arithmetic("float32"):
@@ -62,7 +62,7 @@ def _outputs(model: Model, params: Params, tests: HeldOut) -> Iterator[tuple[Ten
             yield model(params, transform.normalise(transform.units(x))), tests.data.targets(y)
 
 
-def per_sample(model: Model, params: Params, tests: HeldOut) -> tuple[Tensor, Tensor]:
+def per_sample(model: Model, params: Params, tests: ResidentTests) -> tuple[Tensor, Tensor]:
     """Score and reported loss of every test sample."""
     scores, losses = [], []
     for outputs, targets in _outputs(model, params, tests):
@@ -72,7 +72,7 @@ def per_sample(model: Model, params: Params, tests: HeldOut) -> tuple[Tensor, Te
 
 
 def evaluate(
-    model: Model, params: Params, tests: HeldOut, metrics: Mapping[str, Metric] | None = None
+    model: Model, params: Params, tests: ResidentTests, metrics: Mapping[str, Metric] | None = None
 ) -> dict[str, float]:
     """The mean score (named by the loss) and loss over the pooled test set, and further metrics."""
     score, loss = per_sample(model, params, tests)
@@ -92,16 +92,15 @@ def evaluate(
     return found
 
 
-def evaluate_clients(model: Model, params: Params, tests: HeldOut) -> ClientScores:
+def evaluate_clients(model: Model, params: Params, tests: ResidentTests) -> ClientScores:
     """The score on every client's own test samples."""
     data = tests.data
-    if data.test_clients is None:
+    rows = data.held_out.clients
+    if rows is None:
         raise BadInput(
             f"{data.name}: its test samples belong to no client; only natural partitions can be "
             "evaluated by client"
         )
     score = per_sample(model, params, tests)[0].cpu().numpy()
-    sums = np.add.reduceat(
-        score[data.test_clients.flat], data.test_clients.offsets[:-1]
-    )  # nobody is without a test sample
-    return ClientScores(data.clients.sizes, sums / data.test_clients.sizes)
+    sums = np.add.reduceat(score[rows.flat], rows.offsets[:-1])  # all have a test sample
+    return ClientScores(data.clients.sizes, sums / rows.sizes)

@@ -17,7 +17,13 @@ from fedmix.kernels.precision import arithmetic
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
 from fedmix.server_steps import ServerStep
-from fedmix.training.evaluation import ClientScores, HeldOut, Metric, evaluate, evaluate_clients
+from fedmix.training.evaluation import (
+    ClientScores,
+    Metric,
+    ResidentTests,
+    evaluate,
+    evaluate_clients,
+)
 from fedmix.training.failures import CollapseWatch
 from fedmix.training.known import Memory
 from fedmix.training.settings import Training
@@ -70,14 +76,14 @@ class Rounds:
         self.data, self.exchange, self.server = data, exchange, server
         self.seed, self.device, self.needs = seed, device, objective.needs
         self.metrics, self.callbacks = dict(metrics or {}), tuple(callbacks)
-        self.tests = HeldOut.on(device, data)
+        self.tests = ResidentTests.on(device, data)
         self.params = {name: p.to(device) for name, p in self.model.init().items()}
         self.server_state = server.init(self.params)
         how = self.needs.state
         self.memory = None if how is None else Memory(how, self.params, clients)
         self.round, self.traffic, self.notes = 0, Traffic(), dict[str, int]()
         self.lr_scale, self.stopped = 1.0, False
-        self.watch = CollapseWatch(objective, None if data.classes is None else data.test_y)
+        self.watch = CollapseWatch(objective, None if data.classes is None else data.held_out.y)
 
     def _train_round(self) -> tuple[Params, float, Traffic]:
         """Train one round: the clients' average, their mean local loss, and the bytes it took."""

@@ -17,5 +17,5 @@ def digits() -> FederatedData:
 
 @pytest.fixture(scope="package")
 def population(digits: FederatedData) -> Population:
-    x, _ = samples(digits, digits.test_x, digits.test_y, Exchange())
-    return Population.learnt(x, digits.test_y, 10)
+    x, _ = samples(digits, digits.held_out.x, digits.held_out.y, Exchange())
+    return Population.learnt(x, digits.held_out.y, 10)

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from fedmix.core.errors import BadInput
-from fedmix.data import FederatedData, Ragged
+from fedmix.data import FederatedData, HeldOut, Ragged
 from fedmix.data.transforms import OneHot
 from fedmix.experiment.presets import experiment
 from fedmix.privacy.audit.findings import findings
@@ -181,7 +181,7 @@ def test_a_mean_larger_than_every_client_is_refused_before_any_work() -> None:
 def test_data_without_pictures_is_refused() -> None:
     x, y = np.zeros((8, 9), np.int64), np.zeros(8, np.int64)
     text = FederatedData(
-        x, y, Ragged.of([np.arange(4), np.arange(4, 8)]), x, y, 2, OneHot(5), name="text"
+        x, y, Ragged.of([range(4), range(4, 8)]), HeldOut(x, y), 2, OneHot(5), name="text"
     )
     with pytest.raises(BadInput, match="text holds no pictures"):
         list(audit(lambda _: text, [0], Grid(), lambda _: None))

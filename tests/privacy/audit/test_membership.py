@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from fedmix import Exchange
-from fedmix.data.federated import FederatedData
+from fedmix.data.federated import FederatedData, HeldOut
 from fedmix.privacy.audit.membership import Candidates, candidates, log_ratios, scores
 from fedmix.privacy.audit.population import Population, shares
 from fedmix.privacy.audit.rates import rates
@@ -18,8 +18,10 @@ from fedmix.privacy.audit.scene import View, samples, stage
 
 
 def learnt(federated: FederatedData, public: slice) -> Population:
-    x, _ = samples(federated, federated.test_x[public], federated.test_y[public], Exchange())
-    return Population.learnt(x, federated.test_y[public], 10)
+    x, _ = samples(
+        federated, federated.held_out.x[public], federated.held_out.y[public], Exchange()
+    )
+    return Population.learnt(x, federated.held_out.y[public], 10)
 
 
 def test_log_ratios_are_those_of_normal_densities() -> None:
@@ -106,8 +108,10 @@ def test_attackers_lose_with_averaging_and_lose_all_with_noise(digits: Federated
 def test_suspects_that_are_in_the_data_after_all_are_left_out(digits: FederatedData) -> None:
     doubled = replace(
         digits,
-        test_x=np.concatenate([digits.x[:3], digits.test_x]),
-        test_y=np.concatenate([digits.y[:3], digits.test_y]),
+        test=HeldOut(
+            np.concatenate([digits.x[:3], digits.held_out.x]),
+            np.concatenate([digits.y[:3], digits.held_out.y]),
+        ),
     )
     suspects = candidates(stage(doubled, Exchange(m=10), 0), np.arange(6), np.random.default_rng(0))
     assert (~suspects.member).sum() == 3

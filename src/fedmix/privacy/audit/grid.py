@@ -189,12 +189,12 @@ def check(data: FederatedData, grid: Grid) -> None:
 
 def ground(data: FederatedData, seed: int, grid: Grid) -> Ground:
     """Divide the test samples and learn from those that are public."""
-    rows = stream(seed, "audit-suspects").permutation(len(data.test_x))
+    rows = stream(seed, "audit-suspects").permutation(len(data.held_out.x))
     count = min(grid.suspects, len(rows) // 3)
     others, public = rows[:count], rows[count:]
-    x, _ = samples(data, data.test_x[public], data.test_y[public], grid.base)
+    x, _ = samples(data, data.held_out.x[public], data.held_out.y[public], grid.base)
     return Ground(
-        seed, data, Population.learnt(x, data.test_y[public], data.outputs), public, others
+        seed, data, Population.learnt(x, data.held_out.y[public], data.outputs), public, others
     )
 
 

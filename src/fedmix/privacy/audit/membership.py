@@ -51,13 +51,13 @@ def candidates(scene: Scene, others: Array, rng: np.random.Generator) -> Candida
     rows = data.clients.flat[ours]
     used = {np.asarray(x).tobytes() for x in data.x[data.clients.flat]}
     fresh = np.array(
-        [row for row in others if np.asarray(data.test_x[row]).tobytes() not in used], np.int64
+        [row for row in others if np.asarray(data.held_out.x[row]).tobytes() not in used], np.int64
     )
     theirs = _clients_of(data, fresh, senders, rng)
     kept = theirs >= 0
     x, label = (
-        np.concatenate([data.x[rows], data.test_x[fresh[kept]]]),
-        np.concatenate([data.y[rows], data.test_y[fresh[kept]]]),
+        np.concatenate([data.x[rows], data.held_out.x[fresh[kept]]]),
+        np.concatenate([data.y[rows], data.held_out.y[fresh[kept]]]),
     )
     client = np.concatenate([owner[ours], theirs[kept]])
     return Candidates(
@@ -69,9 +69,9 @@ def _clients_of(
     data: FederatedData, test_rows: Array, senders: Array, rng: np.random.Generator
 ) -> Array:
     """A client among `senders` for each test row; -1 if there is none."""
-    if data.test_clients is not None:
-        owner = np.empty(len(data.test_x), np.int64)
-        owner[data.test_clients.flat] = data.test_clients.owner
+    if data.held_out.clients is not None:
+        owner = np.empty(len(data.held_out.x), np.int64)
+        owner[data.held_out.clients.flat] = data.held_out.clients.owner
         return np.where(np.isin(owner[test_rows], senders), owner[test_rows], -1)
     counts = data.class_counts()
     assert counts is not None
@@ -79,7 +79,7 @@ def _clients_of(
     return np.array(
         [
             rng.choice(holders[label]) if len(holders[label]) else -1
-            for label in data.test_y[test_rows]
+            for label in data.held_out.y[test_rows]
         ],
         np.int64,
     )

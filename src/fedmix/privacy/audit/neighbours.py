@@ -47,7 +47,7 @@ def attack(
     position, other = _furthest(scene, rows, others)
     x, y = np.array(data.x[rows]), np.array(data.y[rows])
     inside = _mean(scene, x, y)
-    x[position], y[position] = data.test_x[other], data.test_y[other]
+    x[position], y[position] = data.held_out.x[other], data.held_out.y[other]
     outside = _mean(scene, x, y)
     return _scores(inside, inside, outside, how, trials, rng), _scores(
         outside, inside, outside, how, trials, rng
@@ -60,7 +60,7 @@ def _furthest(scene: Scene, rows: Array, others: Array) -> tuple[int, int]:
     data, how = scene.data, scene.how
     ours, theirs = (
         samples(data, data.x[rows], data.y[rows], how),
-        samples(data, data.test_x[others], data.test_y[others], how),
+        samples(data, data.held_out.x[others], data.held_out.y[others], how),
     )
     parts = zip(ours, theirs, how.noises, strict=True)
     apart = sum(cdist(a, b, "sqeuclidean") / max(sigma, EXACT) ** 2 for a, b, sigma in parts)

@@ -110,20 +110,20 @@ def attempt(
     target = int(rng.integers(len(rows)))
     label = int(data.y[rows[target]])
     possible = y > 0 if not view.label_noise[release] else np.ones(len(y), bool)
-    decoys = rng.permutation(public[possible[data.test_y[public]]])[:DECOYS]
+    decoys = rng.permutation(public[possible[data.held_out.y[public]]])[:DECOYS]
     suspects = samples(
         data,
-        np.concatenate([data.x[rows], data.test_x[decoys]]),
-        np.concatenate([data.y[rows], data.test_y[decoys]]),
+        np.concatenate([data.x[rows], data.held_out.x[decoys]]),
+        np.concatenate([data.y[rows], data.held_out.y[decoys]]),
         scene.how,
     )
     order = rng.permutation(len(suspects[0]))  # so that ties do not favour the true ones
     named = order[
         np.argsort(-parts(mean, y, *(part[order] for part in suspects)), kind="stable")[: len(rows)]
     ]
-    same = public[data.test_y[public] == label]
+    same = public[data.held_out.y[public] == label]
     like = (
-        samples(data, data.test_x[same], data.test_y[same], scene.how)[0]
+        samples(data, data.held_out.x[same], data.held_out.y[same], scene.how)[0]
         if len(same)
         else population.means[[label]]
     )

@@ -375,7 +375,7 @@ def _resident(held: Mapping[str, Any]) -> Resident:
     x, y = held["arrays"].tensors["x"], held["arrays"].tensors["y"]
     rows = Ragged(**{name: tensor.numpy() for name, tensor in held["rows"].tensors.items()})
     return Resident(
-        FederatedData(x.numpy(), y.numpy(), rows, x.numpy()[:1], y.numpy()[:1], **held["about"]),
+        FederatedData(x.numpy(), y.numpy(), rows, **held["about"]),
         x,
         y,
     )

@@ -220,7 +220,8 @@ def by_hand(run: Federation) -> dict[str, float]:
     """Both in plain Python, sample by sample."""
     w, b = run.params["weight"].double().numpy(), run.params["bias"].double().numpy()
     found: list[tuple[int, int, float]] = []
-    for x, y in zip(run.data.test_x, run.data.test_y, strict=True):
+    assert run.data.test is not None
+    for x, y in zip(run.data.test.x, run.data.test.y, strict=True):
         e = [
             math.exp(float(np.dot(row, x.astype(np.float64)) + c))
             for row, c in zip(w, b, strict=True)
@@ -268,7 +269,8 @@ def test_all_test_samples_come_at_once_in_their_order() -> None:
         return float(targets[2100].argmax())
 
     run = Federation(initialised(net, 0), many, Supervised(), Training(1), metrics={"first": first})
-    assert run.evaluate()["first"] == many.test_y[2100]
+    assert many.test is not None
+    assert run.evaluate()["first"] == many.test.y[2100]
     assert seen == [(2500, 3, 2500, 3)]
 
 

@@ -171,3 +171,20 @@ def test_what_is_no_good_is_rejected(change: Any) -> None:
 def sent(nodes: Nodes, client: int) -> dict[str, torch.Tensor]:
     """In the first round c and c_k are zero, so that what a client sends is what it keeps."""
     return kept(nodes, client)
+
+
+def test_a_client_forgets_what_it_kept_of_an_update_that_was_rejected() -> None:
+    """Its first update is no good, so that in the second round it begins with zeros again."""
+    nodes, real, _ = both(Supervised() + Scaffold(), training=ALL)
+
+    def lie_once(asked: Message, reply: Message) -> Message:
+        if asked.metadata.message_type == "train" and not real.round:
+            weight(reply.content, lambda w: w * np.nan)
+        return reply
+
+    nodes.tamper[2] = lie_once
+    first, second = real.run(2)
+    assert (first.notes["rejected"], second.notes["rejected"]) == (1, 1)
+    for client in range(len(SIZES)):
+        before = kept(nodes, client, "kept before")["1.weight"]
+        assert bool(before.any()) == (client != 2)

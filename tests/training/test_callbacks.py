@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from fedmix import BadInput, Federation, Round, Supervised, Training, record
 from fedmix.models import initialised
+from fedmix.server_steps import FedAdam, FedYogi
 from fedmix.training.engines import Engine
 from fedmix.training.evaluation import Metric
 from tests.synthetic import ENGINES, NAMES, arrays, listen
@@ -177,8 +179,11 @@ def test_a_choice_draws_the_same_again() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [[1, 1], [0, 5], [-1, 0], [0.0, 1.0], [], [[0], [1]], ["a"], None, 3, [True, False]],
-    ids=str,
+    [
+        *([1, 1], [0, 5], [-1, 0], [0.0, 1.0], [], [[0], [1]], [[0], [1, 2]]),
+        *(["a"], {0, 1}, [0] * 999, None, 3, [True, False]),
+    ],
+    ids=lambda wrong: str(wrong)[:20],
 )
 def test_a_choice_that_makes_no_sense_is_refused(wrong: Any) -> None:
     run = federation(choose=lambda *_: wrong)
@@ -187,6 +192,7 @@ def test_a_choice_that_makes_no_sense_is_refused(wrong: Any) -> None:
     ) as caught:
         list(run.run(1))
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
     assert run.round == 0
 
 
@@ -214,7 +220,8 @@ def by_hand(run: Federation) -> dict[str, float]:
     """Both in plain Python, sample by sample."""
     w, b = run.params["weight"].double().numpy(), run.params["bias"].double().numpy()
     found: list[tuple[int, int, float]] = []
-    for x, y in zip(run.data.held_out.x, run.data.held_out.y, strict=True):
+    assert run.data.test is not None
+    for x, y in zip(run.data.test.x, run.data.test.y, strict=True):
         e = [
             math.exp(float(np.dot(row, x.astype(np.float64)) + c))
             for row, c in zip(w, b, strict=True)
@@ -262,7 +269,8 @@ def test_all_test_samples_come_at_once_in_their_order() -> None:
         return float(targets[2100].argmax())
 
     run = Federation(initialised(net, 0), many, Supervised(), Training(1), metrics={"first": first})
-    assert run.evaluate()["first"] == many.held_out.y[2100]
+    assert many.test is not None
+    assert run.evaluate()["first"] == many.test.y[2100]
     assert seen == [(2500, 3, 2500, 3)]
 
 
@@ -277,6 +285,7 @@ def test_all_test_samples_come_at_once_in_their_order() -> None:
         ({"choose": [0, 1]}, r"`choose` is of type list; give a function of the round"),
         ({"metrics": [recall]}, r"`metrics` is of type list; give functions by name"),
         ({"metrics": {"accuracy": recall}}, r"metrics\['accuracy'\] is .* under another name than"),
+        ({"metrics": {"bytes_up": recall}}, r"metrics\['bytes_up'\] is .* under another name"),
         ({"metrics": {"": recall}}, r"metrics\[''\] is "),
         ({"metrics": {"mine": 3}}, r"metrics\['mine'\] is of type int; give a function of outputs"),
         ({"server": "fedadam"}, r"`server` is of type str; give a server step, such as FedAvg"),
@@ -287,3 +296,37 @@ def test_bad_arguments_are_refused_in_a_sentence(wrong: dict[str, Any], said: st
         federation(**wrong)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("value", ["high", torch.zeros(3), None, {"a": [1.0]}], ids=str)
+def test_a_metric_that_is_no_number_is_refused_in_a_sentence(value: Any) -> None:
+    run = federation(metrics={"mine": lambda *_: value})
+    with pytest.raises(BadInput, match=r"metrics\['mine'\] gave .*; give a number, or numbers by"):
+        run.evaluate()
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"server": FedAdam(lr=0.5)}, "server.lr is 0.1 there and 0.5 here"),
+        ({"server": FedYogi(lr=0.1)}, "server.name is fedadam there and fedyogi here"),
+        ({"server": None}, "server.* is .* there and not set here"),
+        ({"choose": lambda *_: [1]}, r"recorded.choose is \w+ there and \w+ here"),
+        ({"choose": None}, r"recorded.choose is \w+ there and not set here"),
+    ],
+    ids=["rate", "step", "no step", "choice", "no choice"],
+)
+def test_another_server_step_or_choice_does_not_go_on_in_a_folder(
+    made: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"server": FedAdam(lr=0.1), "choose": lambda *_: [0]}
+    record(federation(**given), tmp_path, rounds=1, quiet=True)
+    with pytest.raises(BadInput, match=said):
+        record(federation(**(given | made)), tmp_path, rounds=2, quiet=True)
+    assert record(federation(**given), tmp_path, rounds=2, quiet=True)["rounds"] == 2
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
+def test_a_device_of_torch_is_taken_as_its_name(engine: Engine) -> None:
+    device: Any = torch.device("cpu")
+    assert next(federation(engine=replace(engine, device=device)).run(1)).round == 1

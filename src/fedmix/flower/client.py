@@ -316,7 +316,7 @@ def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
         seed, round_, party.client, party.samples, training, needs, entries=entries,
         pad=party.data.transform.pad,
     )  # fmt: skip
-    lr, known = training.rate(round_), _known(party, asked, context, round_)
+    lr, known = training.rate(round_), _known(party, asked, context)
     work = Work(round_ + 1, np.zeros(1, np.int64), [plan], params, lr, pool, known)
     engine = Sequential(precision=task.experiment.engine.precision)
     runner = engine.start(party.model, task.objective, training)
@@ -333,7 +333,7 @@ def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
     return reply
 
 
-def _known(party: Party, asked: RecordDict, context: Context, round_: int) -> Known:
+def _known(party: Party, asked: RecordDict, context: Context) -> Known:
     """What the objective needs to know of this client, as of the only one."""
     needs, data = party.task.objective.needs, party.data
     counts = samples = kept = shared = None
@@ -348,8 +348,9 @@ def _known(party: Party, asked: RecordDict, context: Context, round_: int) -> Kn
         shapes = {name: tuple(t.shape) for name, t in like.items()}
         shared = _on(party.device, wire.unpack(asked, "shared", shapes))
         since = context.state.get("kept since")
-        if isinstance(since, ConfigRecord):  # a round that is asked for again begins as it did
-            record = context.state["kept before" if since["round"] == round_ else "kept"]
+        if isinstance(since, ConfigRecord):  # an update that the server did not take is undone
+            taken = since["round"] == wire.said(asked, "kept", int)
+            record = context.state["kept" if taken else "kept before"]
             assert isinstance(record, ArrayRecord)
             first = {n: torch.from_numpy(record[n].numpy()).to(party.device) for n in first}
         kept = {name: t[None] for name, t in first.items()}

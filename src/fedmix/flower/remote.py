@@ -84,6 +84,7 @@ class Remote(Rounds):
         )  # fmt: skip
         self.settings = settings
         self.rejected = self.attempt = 0
+        self._accepted: dict[int, int] = {}  # the last round of which a client's update counts
         self._traffic = Traffic()
         self.post = Post(grid, settings.at_once)
         self.roster = Roster(self.post, settings.clients, settings.attempts, settings.join_timeout)
@@ -136,6 +137,7 @@ class Remote(Rounds):
         )
         if self.memory:
             self.memory.add(updates[k].sent for k in chosen if k in updates)
+            self._accepted = self._accepted | dict.fromkeys(updates, self.round)
         for update in updates.values():
             self._notice(update.presence)
         self.notes = {
@@ -311,6 +313,7 @@ class Remote(Rounds):
             self._traffic += exchange.deliver([client])
         if self.memory:
             content["shared"] = wire.pack(self.memory.shared)
+            about["kept"] = self._accepted.get(client, -1)
         self._traffic += Traffic(models_down=self._model_bytes(0) + self._state_bytes())
         return content
 

@@ -22,7 +22,7 @@ import torch
 
 from fedmix.core.errors import BadInput, Interrupted, described
 from fedmix.core.files import read_toml
-from fedmix.core.registry import OBJECTIVES
+from fedmix.core.registry import OBJECTIVES, SERVER_STEPS
 from fedmix.core.validation import flag, instance, is_number, shown, whole
 from fedmix.data.federated import digest
 from fedmix.experiment.spec import LARGEST, algorithm_of
@@ -31,11 +31,13 @@ from fedmix.objectives.base import Sum
 from fedmix.runs.interrupt import finish_round_on_ctrl_c
 from fedmix.runs.progress import Progress
 from fedmix.runs.run import RunFolder, kept
+from fedmix.server_steps import FedAvg, ServerStep
 from fedmix.training.federation import Federation
 from fedmix.training.rounds import Rounds
 from fedmix.training.settings import Training
 
 NAMES = {kind: name for name, kind in OBJECTIVES.items()}
+STEPS = {kind: name for name, kind in SERVER_STEPS.items()}
 ADDRESS = re.compile(
     r" at 0x[0-9a-f]+"
 )  # in what Python shows of an object that does not say what it is
@@ -167,6 +169,7 @@ def settings_of(federation: Federation) -> dict[str, Any]:
         "objective": _objective(federation.objective),
         "training": asdict(federation.training),
         **({"exchange": asdict(exchange.how)} if exchange else {}),
+        **_server(federation.server),
         "engine": {"name": federation.engine.name, **asdict(federation.engine)},
         "recorded": {
             "samples": _hash(digest(
@@ -177,6 +180,7 @@ def settings_of(federation: Federation) -> dict[str, Any]:
                 *(p.reshape(-1).view(torch.uint8).numpy() for p in params.values())
             )),
             **({"changes": _hash(_told(federation.changes))} if federation.changes else {}),
+            **({"choose": _hash(_told(federation.choose))} if federation.choose else {}),
         },
     }  # fmt: skip
 
@@ -252,6 +256,13 @@ def _objective(objective: Objective) -> dict[str, Any]:
     }
     named = {"name": NAMES.get(type(objective), type(objective).__name__)}
     return named | {"mu": 0.0, "layer": 0} | vars(objective) | inner | named
+
+
+def _server(step: ServerStep) -> dict[str, Any]:
+    """A server step as an experiment has it; nothing for FedAvg, which folders do not mention."""
+    if type(step) is FedAvg:
+        return {}
+    return {"server": vars(step) | {"name": STEPS.get(type(step), type(step).__name__)}}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

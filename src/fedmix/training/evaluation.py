@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmix.core.errors import BadInput
+from fedmix.core.errors import BadInput, described
 from fedmix.core.types import Array, Params
 from fedmix.data.federated import FederatedData
 from fedmix.kernels.precision import arithmetic
@@ -83,7 +83,12 @@ def evaluate(
         for name, metric in metrics.items():
             value = metric(outputs, targets)
             several = value if isinstance(value, Mapping) else {"": value}
-            found |= {f"{name}.{k}" if k else name: float(v) for k, v in several.items()}
+            try:
+                found |= {f"{name}.{k}" if k else name: float(v) for k, v in several.items()}
+            except (TypeError, ValueError, RuntimeError):
+                raise BadInput(
+                    f"metrics[{name!r}] gave {described(value)}; give a number, or numbers by name"
+                ) from None
     return found
 
 

@@ -12,7 +12,7 @@ from fedmix.core.errors import BadInput
 from fedmix.core.losses import Loss
 from fedmix.core.rng import stream
 from fedmix.core.types import Array, Params
-from fedmix.core.validation import whole
+from fedmix.core.validation import shown, whole
 from fedmix.data.federated import FederatedData
 from fedmix.exchange import Exchange, MeanExchange, Pool, Traffic
 from fedmix.objectives.base import Objective
@@ -92,7 +92,8 @@ class Federation(Rounds):
         callbacks: Sequence[Callback] = (),
     ) -> None:
         whole("seed", seed, 0)
-        engine, server = engine or Vectorised(), server or FedAvg()
+        engine = Vectorised() if engine is None else engine
+        server = FedAvg() if server is None else server
         model, device = check_all(
             module, data, objective, training, exchange=exchange, engine=engine, server=server,
             loss=loss, changes=changes, choose=choose, metrics=metrics, callbacks=callbacks,
@@ -145,7 +146,11 @@ class Federation(Rounds):
         if self.choose is None:
             return choose_clients(self.seed, self.round, clients, count)
         rng = stream(self.seed, "clients", self.round)
-        chosen = np.asarray(self.choose(self.round, self.data.clients.sizes, count, rng))
+        given = self.choose(self.round, self.data.clients.sizes, count, rng)
+        try:
+            chosen = np.asarray(given)
+        except ValueError:  # lists of several lengths
+            chosen = np.zeros((0, 0))
         if (
             chosen.ndim != 1
             or chosen.dtype.kind not in "iu"
@@ -153,7 +158,7 @@ class Federation(Rounds):
             or not 0 <= chosen.min() <= chosen.max() < clients
         ):
             raise BadInput(
-                f"round {self.round + 1}: `choose` gave {chosen.tolist()}; give different clients, "
+                f"round {self.round + 1}: `choose` gave {shown(given)}; give different clients, "
                 f"at least one, by their numbers 0..{clients - 1}"
             )
         return chosen.astype(np.int64)

@@ -174,7 +174,7 @@ class Rounds:
         saved["round"] = torch.tensor(self.round)
         saved |= {f"traffic.{n}": torch.tensor(v) for n, v in asdict(self.traffic).items()}
         saved |= {f"server.{n}": t.cpu() for n, t in self.server_state.items()}
-        if self.callbacks:
+        if self.stopped or self.lr_scale != 1.0:
             saved["control"] = torch.tensor([self.lr_scale, self.stopped], dtype=torch.float64)
         for name, part in (("exchange", self.exchange), ("memory", self.memory)):
             saved |= {f"{name}.{n}": t for n, t in part.state().items()} if part else {}

@@ -1,19 +1,23 @@
 """Whether the parts of a federation go together, checked before anything runs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from fedmix.core.errors import BadInput, described
 from fedmix.core.losses import Loss, cross_entropy
 from fedmix.core.validation import instance
 from fedmix.data.federated import FederatedData
-from fedmix.exchange import Exchange
+from fedmix.exchange import Exchange, Traffic
 from fedmix.objectives.base import Objective
 from fedmix.server_steps import ServerStep
 from fedmix.training.engines import Engine
 from fedmix.training.settings import Training
 
-OURS = ("accuracy", "mse", "loss", "round", "local_loss", "seconds")  # columns of metrics.jsonl
+OURS = (  # columns of metrics.jsonl
+    "accuracy", "mse", "loss", "round", "local_loss", "seconds", "bytes_up", "bytes_down",
+    *(field.name for field in fields(Traffic)),
+)  # fmt: skip
 
 
 def check_kinds(

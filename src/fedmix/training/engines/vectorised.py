@@ -57,7 +57,7 @@ class Vectorised(Engine):
             flag("compile", self.compile)
 
     def start(self, model: Model, objective: Objective, training: Training) -> Runner:
-        compile = self.device.startswith("cuda") if self.compile is None else self.compile
+        compile = str(self.device).startswith("cuda") if self.compile is None else self.compile
         build = partial(
             VectorisedRunner, model, objective, training, self.chunk, compile, self.precision
         )

@@ -33,7 +33,7 @@ types: $(VENV)/.ready
 
 # For those who change code: under a minute.
 check-fast: $(VENV)/.ready
-	$(BIN)/pytest --numprocesses 2 --quiet $(FAST)
+	$(BIN)/pytest --numprocesses 2 --quiet $(FAST) -k "not (process or trains or compiled or importing or before)"
 
 check: $(VENV)/.ready
 	$(BIN)/pytest --numprocesses 4 --dist worksteal

@@ -1,3 +1,1 @@
-"""How a federation trains: settings, draws, batches, local steps, the server's step, and the round
-loop.
-"""
+"""Training of a federation: settings, draws, batches, local steps and rounds."""

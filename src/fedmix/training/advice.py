@@ -1,12 +1,13 @@
-"""What to change where training comes to nothing."""
+"""Advice for error messages: which settings to change when training fails."""
 
 from fedmix.objectives.base import Objective, parts
 from fedmix.objectives.fedmix import FedMix
 
 
 def advice(objective: Objective) -> str:
-    """What to lower, of what this objective has, and the form of FedMix that is bounded below where
-    it has the other.
+    """Say which settings of this objective to lower when training fails.
+
+    For FedMix that expands the loss, it also names the form that is bounded below.
 
     >>> from fedmix import NaiveMix, Supervised
     >>> advice(Supervised())

@@ -10,8 +10,10 @@ from fedmix.core.types import Params
 
 
 class Updates(NamedTuple):
-    """Weights of some clients after their local updates, stacked in the order of `clients`, and
-    their mean local losses.
+    """Results of the local updates of some clients.
+
+    `params` are their weights, stacked in the order of `clients`; `losses` are their mean local
+    losses.
     """
 
     clients: list[int]
@@ -20,8 +22,11 @@ class Updates(NamedTuple):
 
 
 def average(updates: Iterable[Updates], samples: Mapping[int, int]) -> tuple[Params, float]:
-    """Σ p_k w_k and Σ p_k loss_k with p_k = n_k / Σ n over the round's clients, one chunk of
-    updates at a time.
+    """Return Σ p_k w_k and Σ p_k loss_k with p_k = n_k / Σ n, one chunk of updates at a time.
+
+    Args:
+        updates: The updates of the round's clients, each client once.
+        samples: n_k, the number of samples of each of these clients.
     """
     total = sum(samples.values())
     weights: Params = {}

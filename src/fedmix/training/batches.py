@@ -1,4 +1,4 @@
-"""From a plan's draws to a batch: gathers samples, partners and means on the device."""
+"""Batches from a plan's draws: gathers samples, partners and means on the device."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,16 +14,14 @@ from fedmix.training.draws import ClientPlan
 
 
 class Received(NamedTuple):
-    """The pool as clients use it: means as model inputs (or hidden states) and their labels, on the
-    device.
-    """
+    """The pool on the device: means as model inputs (or hidden states), and their labels."""
 
     x: Tensor
     y: Tensor
 
 
 class PlanOnDevice(NamedTuple):
-    """A plan as tensors, with `rows` and `partners` turned into rows of the data's arrays."""
+    """A plan as tensors; `rows` and `partners` are rows of the data's arrays."""
 
     rows: Tensor
     mask: Tensor
@@ -35,12 +33,13 @@ class PlanOnDevice(NamedTuple):
     partner_crops: Tensor | None
 
     def at(self, *index: int | slice) -> "PlanOnDevice":
+        """Return the draws at an index of steps, or of steps and slots."""
         return each_field(lambda draws: draws[index], self)
 
 
 @dataclass(frozen=True)
 class Resident:
-    """A federation's training data, held on one device in its stored form (images stay uint8)."""
+    """A federation's training data on one device, in its stored form (images stay uint8)."""
 
     data: FederatedData
     x: Tensor
@@ -48,6 +47,7 @@ class Resident:
 
     @staticmethod
     def on(device: torch.device, data: FederatedData) -> "Resident":
+        """Copy the training data to a device."""
         x, y = (
             torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (data.x, data.y)
         )
@@ -55,10 +55,18 @@ class Resident:
 
     @property
     def device(self) -> torch.device:
+        """The device that holds the data."""
         return self.x.device
 
     def locate(self, plan: ClientPlan, client: int, partners_of_all: bool) -> ClientPlan:
-        """A client's plan with its samples (and partners) as rows of the data's arrays."""
+        """Return a client's plan with its samples and partners as rows of the data's arrays.
+
+        Args:
+            plan: The client's plan.
+            client: The client's number.
+            partners_of_all: Whether partners are positions in the data of all clients, and not in
+                its own.
+        """
         index = self.data.clients
         start = index.offsets[client]
         partners = plan.partners
@@ -67,13 +75,18 @@ class Resident:
         return plan._replace(rows=index.flat[start + plan.rows], partners=partners)
 
     def put(self, plan: ClientPlan) -> PlanOnDevice:
-        """A located plan on the device."""
+        """Copy a plan that `locate` returned to the device."""
         return PlanOnDevice._make(
             None if f is None else torch.from_numpy(f).to(self.device) for f in plan
         )
 
     def inputs(self, rows: Tensor, crops: Tensor | None) -> Tensor:
-        """Samples at `rows` (any shape) as model inputs, cropped and flipped as drawn."""
+        """Return the samples at `rows` (any shape) as model inputs.
+
+        Args:
+            rows: Rows of the data's arrays.
+            crops: How to crop and flip each sample; None leaves them as they are.
+        """
         transform = self.data.transform
         x = transform.units(self.x[rows.reshape(-1)])
         if crops is not None:
@@ -82,7 +95,12 @@ class Resident:
         return x.reshape(*rows.shape, *x.shape[1:])
 
     def batch(self, plan: PlanOnDevice, pool: Received | None) -> Batch:
-        """The batch of one step: of one client, or of several with a leading axis."""
+        """Return the batch of one step: of one client, or of several with a leading axis.
+
+        Args:
+            plan: The draws of this step.
+            pool: The received means, if the objective uses them.
+        """
         mean_x = mean_y = partner_x = partner_y = None
         if plan.means is not None and pool is not None:
             mean_x, mean_y = pool.x[plan.means], pool.y[plan.means]

@@ -1,9 +1,9 @@
-"""Every draw of a round, made ahead: which samples in which batch, which mean, partner, ratio, crop
-and dropout key.
+"""All random draws of a round, made before it runs.
 
-A client's plan depends on (seed, round, client) and the size of its data alone, so it can be drawn
-by the simulator or by the client itself. Each purpose has its own stream: all algorithms with one
-seed see the same clients, batches and order.
+They are: the samples of each batch, means, partners, mixing ratios, crops and dropout keys. A
+client's plan depends only on (seed, round, client) and the size of its data, so the simulator or
+the client itself can draw it. Each purpose has its own stream: all algorithms with one seed see the
+same clients, batches and order.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,17 +16,17 @@ from fedmix.core.types import Array
 from fedmix.objectives.base import Needs
 from fedmix.training.settings import Training
 
-DRAWN = 1 << 16  # places of a batch, where a client does not fill so many
+DRAWN = 1 << 16  # most places of a batch that are drawn, unless a client fills more
 
 
 class ClientPlan(NamedTuple):
-    """The draws of S local steps with batches of B (of several clients once arranged: steps, then
-    slots).
+    """The draws of S local steps with batches of B.
 
     `rows` (S, B) are positions in the client's own data, `mask` (S, B) is False for padding, `keys`
-    (S,) seed dropout. Where asked for: `means` (S, 1 or B) are entries of the pool, `partners` (S,
-    B) positions in the client's own data or in that of all clients one after another, `lam` (S,)
-    mixing ratios, `crops` and `partner_crops` (S, B, 3) row, column and flip.
+    (S,) seed dropout. The others are None unless the objective needs them: `means` (S, 1 or B) are
+    entries of the pool, `partners` (S, B) are positions in the client's own data or in that of all
+    clients one after another, `lam` (S,) are mixing ratios, `crops` and `partner_crops` (S, B, 3)
+    are row, column and flip. A plan of several clients has an axis of slots after that of steps.
     """
 
     rows: Array
@@ -40,15 +40,26 @@ class ClientPlan(NamedTuple):
 
     @property
     def steps(self) -> int:
-        return int(self.mask.shape[-2])  # no step of the longest client is padding
+        """Number of local steps."""
+        return int(self.mask.shape[-2])  # the longest client has no padded steps
 
     def cut(self, width: int | None) -> "ClientPlan":
-        """One client's draws without the places of a batch from `width` on."""
+        """Return one client's draws for the first `width` places of each batch only."""
         return ClientPlan._make(d if d is None or d.ndim == 1 else d[:, :width] for d in self)
 
 
 def choose_clients(seed: int, round_: int, clients: int, count: int) -> Array:
-    """`count` of `clients` at random, in the order drawn."""
+    """Choose clients of a round uniformly at random, without replacement.
+
+    Args:
+        seed: The seed of the run.
+        round_: The round, counted from 0.
+        clients: The number of all clients.
+        count: The number of clients to choose.
+
+    Returns:
+        The chosen clients, in the order drawn.
+    """
     return stream(seed, "clients", round_).choice(clients, count, replace=False)
 
 
@@ -64,10 +75,18 @@ def draw_plan(
     everyone: int = 0,
     pad: int = 0,
 ) -> ClientPlan:
-    """The plan of one client with `samples` samples.
+    """Draw the plan of one client.
 
-    `entries` are the pool's entries that it may use, `everyone` is the number of samples of all
-    clients (for global partners), `pad` the margin of crops.
+    Args:
+        seed: The seed of the run.
+        round_: The round, counted from 0.
+        client: The client's number.
+        samples: Its number of samples.
+        training: The settings of training.
+        needs: What the objective needs.
+        entries: The pool's entries that the client may draw.
+        everyone: The number of samples of all clients, for global partners.
+        pad: The margin of crops; 0 draws no crops.
     """
     given = None if entries is None else [entries]
     [plan] = draw_plans(
@@ -97,12 +116,23 @@ def draw_plans(
     pad: int = 0,
     width: int | None = None,
 ) -> list[ClientPlan]:
-    """The plans of many clients, one purpose after another: each is what `draw_plan` gives that
-    client.
+    """Draw the plans of many clients, each the same as `draw_plan` returns for that client.
 
-    Where no client fills a batch, `width` is as far as it is filled, and the padding beyond is left
-    out; draws stay as they are. Of a batch that a client cannot fill, DRAWN places are drawn for at
-    most. That depends on its own samples alone, so that a client draws the same by itself.
+    A client draws at most DRAWN places of a batch, unless it has samples for more. That depends on
+    its own samples only, so that it draws the same by itself.
+
+    Args:
+        seed: The seed of the run.
+        round_: The round, counted from 0.
+        clients: The clients' numbers.
+        samples: The number of samples of each.
+        training: The settings of training.
+        needs: What the objective needs.
+        entries: For each client, the pool's entries that it may draw.
+        everyone: The number of samples of all clients, for global partners.
+        pad: The margin of crops; 0 draws no crops.
+        width: The largest number of samples of a client. Places of a batch beyond it are padding
+            and are left out; draws stay the same. None keeps them.
     """
     B, steps = [_places(n, training) for n in samples], [training.steps(n) for n in samples]
     places = np.asarray(clients)
@@ -146,14 +176,12 @@ def draw_plans(
 
 
 def _places(samples: int, training: Training) -> int:
-    """Of a batch, as many as this client can fill, or DRAWN where that is more; batches stay the
-    same.
-    """
+    """Return the number of places of a batch to draw: DRAWN at most, or what the client fills."""
     return min(int(training.batch_size), max(samples, DRAWN))
 
 
 def _rows(rng: np.random.Generator, samples: int, training: Training) -> Array:
-    """Every epoch in an order of its own, in batches, the last one filled up with row 0."""
+    """Draw a new order for every epoch, in batches; the last batch is padded with row 0."""
     B = _places(samples, training)
     rows = np.zeros((training.epochs, -(-samples // B) * B), np.int64)
     rows[:, :samples] = [rng.permutation(samples) for _ in range(training.epochs)]

@@ -1,4 +1,4 @@
-"""How good the global model is: on the pooled test set, and on each client's own."""
+"""Evaluation of the global model on the pooled test set and on each client's own."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,21 +15,25 @@ from fedmix.models.functional import Model
 
 CHUNK = 1000
 Metric = Callable[[Tensor, Tensor], float | Tensor | Mapping[str, float | Tensor]]
-"""Of the outputs (n, C) and targets (n, C) of all test samples: a number, or numbers by name."""
+"""A function of all test outputs (n, C) and targets (n, C): a number, or numbers by name."""
 
 
 @dataclass(frozen=True)
 class ClientScores:
-    """Score of the global model on each client's own test samples, beside its number of training
-    samples.
+    """Score of the global model on each client's own test samples.
+
+    `samples` are the clients' numbers of training samples.
     """
 
     samples: Array
     scores: Array
 
     def between(self, least: int, most: int) -> tuple[float, float, int]:
-        """Mean and deviation over clients with `least` to `most` training samples, and how many
-        these are.
+        """Summarise the clients with `least` to `most` training samples.
+
+        Returns:
+            The mean and standard deviation of their scores, which are NaN if there is none, and
+            their number.
         """
         chosen = self.scores[(self.samples >= least) & (self.samples <= most)]
         if not len(chosen):
@@ -47,6 +51,7 @@ class ResidentTests:
 
     @staticmethod
     def on(device: torch.device, data: FederatedData) -> "ResidentTests":
+        """Copy the test samples to a device."""
         x, y = (
             torch.from_numpy(np.ascontiguousarray(array)).to(device)
             for array in (data.held_out.x, data.held_out.y)
@@ -55,7 +60,7 @@ class ResidentTests:
 
 
 def _outputs(model: Model, params: Params, tests: ResidentTests) -> Iterator[tuple[Tensor, Tensor]]:
-    """Outputs and targets of the test samples, in chunks."""
+    """Yield outputs and targets of the test samples, in chunks."""
     transform = tests.data.transform
     with torch.no_grad(), arithmetic("float32"):
         for x, y in zip(torch.split(tests.x, CHUNK), torch.split(tests.y, CHUNK), strict=True):
@@ -63,7 +68,7 @@ def _outputs(model: Model, params: Params, tests: ResidentTests) -> Iterator[tup
 
 
 def per_sample(model: Model, params: Params, tests: ResidentTests) -> tuple[Tensor, Tensor]:
-    """Score and reported loss of every test sample."""
+    """Return score and reported loss of every test sample."""
     scores, losses = [], []
     for outputs, targets in _outputs(model, params, tests):
         scores.append(model.loss.score(outputs, targets))
@@ -74,7 +79,17 @@ def per_sample(model: Model, params: Params, tests: ResidentTests) -> tuple[Tens
 def evaluate(
     model: Model, params: Params, tests: ResidentTests, metrics: Mapping[str, Metric] | None = None
 ) -> dict[str, float]:
-    """The mean score (named by the loss) and loss over the pooled test set, and further metrics."""
+    """Return the mean score and loss over the pooled test set, and further metrics, by name.
+
+    Args:
+        model: The model, whose loss names the score.
+        params: Its weights.
+        tests: The test samples.
+        metrics: Further metrics by name.
+
+    Raises:
+        BadInput: A metric returns something other than a number or numbers by name.
+    """
     score, loss = per_sample(model, params, tests)
     found = {model.loss.score_name: float(score.mean()), "loss": float(loss.mean())}
     if metrics:
@@ -93,7 +108,11 @@ def evaluate(
 
 
 def evaluate_clients(model: Model, params: Params, tests: ResidentTests) -> ClientScores:
-    """The score on every client's own test samples."""
+    """Return the score on every client's own test samples.
+
+    Raises:
+        BadInput: The test samples do not belong to clients.
+    """
     data = tests.data
     rows = data.held_out.clients
     if rows is None:
@@ -102,5 +121,5 @@ def evaluate_clients(model: Model, params: Params, tests: ResidentTests) -> Clie
             "evaluated by client"
         )
     score = per_sample(model, params, tests)[0].cpu().numpy()
-    sums = np.add.reduceat(score[rows.flat], rows.offsets[:-1])  # all have a test sample
+    sums = np.add.reduceat(score[rows.flat], rows.offsets[:-1])  # every client has a test sample
     return ClientScores(data.clients.sizes, sums / rows.sizes)

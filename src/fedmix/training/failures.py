@@ -1,10 +1,10 @@
-"""Whether a model has lost what it had learned and only guesses, with every number finite: one
-whose ReLUs died, say.
+"""Detection of collapse: a model that had learned and now only guesses, though its loss is finite.
 
-To guess is to name the most common class always. How much better a model is goes from 0, guessing,
-to 1, no mistake, so that two classes and a hundred are judged alike. The runs in docs/results leave
-much room between the two kinds: in those that collapsed, ten tests in a row come to lie below 0.03;
-in those that learn, the best of any ten is above 0.38, once 0.2 is passed.
+That happens when all ReLUs die, for example. Guessing means always naming the most common class.
+Accuracy is rescaled to 0 for guessing and 1 for no mistakes, so that two classes and a hundred are
+judged alike. The runs in docs/results separate the two cases clearly: in those that collapsed, ten
+tests in a row fall below 0.03; in those that learn, the best of any ten is above 0.38, once 0.2 is
+passed.
 """
 
 import math
@@ -17,16 +17,17 @@ from fedmix.core.types import Array
 from fedmix.objectives.base import Objective
 from fedmix.training.advice import advice
 
-TESTS = 10  # in a row, since accuracy jumps from test to test where clients hold few classes
-# where clients hold one class, models that name two of ten by luck come and go while they learn
+TESTS = 10  # in a row, since accuracy varies much where clients hold few classes
+# Where clients hold one class, a model that learns may name two of ten by luck now and then.
 LEARNED = 0.2
-LUCK = 4  # standard deviations of an accuracy, which what was learned has to exceed
-GUESSING = 0.05  # what is left of a network may still tell some samples apart
+LUCK = 4  # standard deviations of an accuracy that LEARNED has to exceed
+GUESSING = 0.05  # a collapsed network may still tell some samples apart
 
 
 def guessing_level(labels: Array) -> float | None:
-    """The accuracy of always naming the most common class; None where so few samples are of others
-    that luck may look learned.
+    """Return the accuracy of always naming the most common class.
+
+    It is None if so few samples are of other classes that a lucky model could seem to have learned.
 
     >>> guessing_level(np.repeat([0, 1, 2], [150, 300, 150]))
     0.5
@@ -43,7 +44,7 @@ def guesses(accuracies: Sequence[float], level: float) -> bool:
 
 
 def collapsed(accuracies: Sequence[float], level: float) -> bool:
-    """Whether the model once was clearly better than guessing, but not in the last ten tests."""
+    """Whether the model was clearly better than guessing once, but not in the last ten tests."""
     learned = any(accuracy > level + LEARNED * (1 - level) for accuracy in accuracies)
     return learned and guesses(accuracies, level)
 
@@ -51,8 +52,12 @@ def collapsed(accuracies: Sequence[float], level: float) -> bool:
 class CollapseWatch:
     """Watches the accuracies of a run for a collapse.
 
-    `tested` holds the rounds that were tested and their accuracies. `level` is the accuracy of a
-    guess, None where there is none to compare with.
+    `tested` holds the tested rounds and their accuracies. `level` is the accuracy of guessing; None
+    if there is none to compare with.
+
+    Args:
+        objective: The objective, for the advice in messages.
+        labels: The labels of the test samples; None for a regression.
     """
 
     def __init__(self, objective: Objective, labels: Array | None) -> None:
@@ -60,17 +65,17 @@ class CollapseWatch:
         self.level = None if labels is None else guessing_level(labels)
 
     def note(self, round_: int, metrics: Mapping[str, float] | None) -> None:
-        """Take in a round's test metrics, if it has any."""
+        """Record a round's test metrics, if it has any."""
         if metrics and "accuracy" in metrics:
             self.tested.append((round_, metrics["accuracy"]))
 
     def check(self) -> None:
-        """Raise `Collapsed` if the tests so far say so."""
+        """Raise `Collapsed` if the tests so far show a collapse."""
         if self.level is not None:
             stop_if_collapsed(self.tested, self.level, self.objective)
 
     def warning(self) -> str | None:
-        """What to say of a run that is done without ever having learned."""
+        """Return a warning for a finished run that never learned; None if it did."""
         if self.level is None:
             return None
         return warning([accuracy for _, accuracy in self.tested], self.level)
@@ -79,7 +84,7 @@ class CollapseWatch:
 def stop_if_collapsed(
     tests: Sequence[tuple[int, float]], level: float, objective: Objective
 ) -> None:
-    """Raise if the tests so far, as rounds and accuracies, say so."""
+    """Raise `Collapsed` if the tests so far, pairs of round and accuracy, show a collapse."""
     accuracies = [accuracy for _, accuracy in tests]
     if not collapsed(accuracies, level):
         return
@@ -93,7 +98,7 @@ def stop_if_collapsed(
 
 
 def warning(accuracies: Sequence[float], level: float) -> str | None:
-    """What to say of a run that is done and ends like this without ever having learned."""
+    """Return a warning for a finished run with these accuracies that never learned, or None."""
     if not accuracies or not guesses(accuracies, level):
         return None
     return f"its model is hardly better than a guess: {_compared(accuracies, level)}"

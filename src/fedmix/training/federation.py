@@ -1,4 +1,4 @@
-"""A federation whose clients' samples are all here: choose, exchange, plan, train, average."""
+"""Simulated federations: the samples of all clients are in this process."""
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,10 +28,10 @@ from fedmix.training.rounds import Round, Rounds
 from fedmix.training.settings import Training
 
 Changes = Callable[[int], Mapping[int, Sequence[int] | Array]]
-"""`changes(round)` gives some clients other rows before a round, counted from 0."""
+"""`changes(round)` returns new rows of some clients before a round, counted from 0."""
 
 Choose = Callable[[int, Array, int, np.random.Generator], Sequence[int] | Array]
-"""`choose(round, sizes, count, rng)` gives the clients of a round, counted from 0."""
+"""`choose(round, sizes, count, rng)` returns the clients of a round, counted from 0."""
 
 Callback = Callable[[Round, "Federation"], None]
 """`callback(done, federation)` is called after each round, before the next."""
@@ -43,26 +43,26 @@ class Federation(Rounds):
     A run is a pure function of its arguments: the same seed gives the same weights.
 
     Args:
-        module: the model; it is copied and never changed.
-        data: samples by client, and test samples.
-        objective: what clients minimise.
-        training: clients a round, local steps, learning rate.
-        exchange: how means are made, for objectives that use them.
-        engine: how and where clients run, `Vectorised(...)` or `Sequential(...)`.
-        server: what the server does with the clients' average, such as `FedAdam()`.
-        seed: of all draws.
-        loss: another loss than the one that goes with the data.
-        changes: gives some clients other rows before a round. Like `choose`, it must be a function
-            of its arguments alone, so that a run can be resumed.
-        choose: chooses the clients of a round, in the place of a uniform choice. It draws from the
+        module: The model; it is copied and never changed.
+        data: Samples by client, and test samples.
+        objective: What clients minimise.
+        training: Clients per round, local steps and learning rate.
+        exchange: How means are made, for objectives that use them.
+        engine: How and where clients run: `Vectorised(...)` or `Sequential(...)`.
+        server: What the server does with the clients' average, such as `FedAdam()`.
+        seed: The seed of all draws.
+        loss: A loss to use instead of the one that goes with the data.
+        changes: Gives some clients other rows before a round. Like `choose`, it must depend on its
+            arguments only, so that a run can be resumed.
+        choose: Chooses the clients of a round, instead of a uniform choice. It draws from the
             generator that it gets.
-        metrics: further test metrics by name: functions of the model's outputs and the targets of
-            all test samples that give a number, or numbers by name.
-        callbacks: called with each finished round and this federation. A callback may look at
+        metrics: Further test metrics by name: functions of the model's outputs and the targets of
+            all test samples that return a number, or numbers by name.
+        callbacks: Called with each finished round and this federation. A callback may read
             `params`, set `lr_scale`, or call `stop()`.
 
     Raises:
-        BadInput: where these do not go together.
+        BadInput: These arguments do not work together.
 
     >>> from fedmix import FedMix, Training, data, models
     >>> training = Training(clients_per_round=5)
@@ -135,13 +135,13 @@ class Federation(Rounds):
         try:
             mean, loss = average(passed, dict(zip(clients, samples, strict=True)))
         finally:
-            if isinstance(updates, Generator):  # left in the middle, it must not go on later
+            if isinstance(updates, Generator):  # after an error, it must not run later
                 updates.close()
         each = (self._model_bytes(0) + self._state_bytes()) * len(chosen)
         return mean, loss, traffic + Traffic(models_up=each, models_down=each)
 
     def _chosen(self) -> Array:
-        """The clients of this round."""
+        """Return the clients of this round."""
         clients, count = len(self.data.clients), self.training.clients_per_round
         if self.choose is None:
             return choose_clients(self.seed, self.round, clients, count)
@@ -164,7 +164,7 @@ class Federation(Rounds):
         return chosen.astype(np.int64)
 
     def _known(self, clients: list[int]) -> Known:
-        """What the objective needs to know of these clients."""
+        """Return what the objective needs to know about these clients."""
         needs, like = self.needs, next(iter(self.params.values()))
         counts = samples = kept = shared = None
         if needs.counts:
@@ -179,9 +179,7 @@ class Federation(Rounds):
         return Known(counts, samples, kept, shared)
 
     def _take_changes(self, round_: int) -> Collection[int]:
-        """Give clients the rows that they have from this round on; the clients whose data that
-        changed.
-        """
+        """Give clients their rows from this round on; return the clients whose data changed."""
         changed = self.changes(round_) if self.changes else {}
         if changed:
             self.data = self.data.with_clients(changed)
@@ -189,7 +187,7 @@ class Federation(Rounds):
         return changed
 
     def history(self) -> Iterator[FederatedData]:
-        """The data as they were in each round until now in which they changed, the first first."""
+        """Yield the data at the start, and after each change until now."""
         data = self.first_data
         yield data
         for round_ in range(self.round if self.changes else 0):
@@ -199,7 +197,7 @@ class Federation(Rounds):
                 yield data
 
     def _exchange_means(self, chosen: Array) -> tuple[Received | None, Traffic]:
-        """Have the means exchanged that are due, and give the pool as the model will see it."""
+        """Exchange the means that are due; return the pool for the model, and the bytes."""
         if self.exchange is None:
             return None, Traffic()
         layer = self.needs.layer
@@ -213,7 +211,7 @@ class Federation(Rounds):
         return self._received(self.exchange.pool), traffic
 
     def _received(self, pool: Pool | None) -> Received:
-        """The pool as model inputs (or hidden states), made once for each version of it."""
+        """Return the pool as model inputs (or hidden states), computed once per version."""
         assert pool is not None
         if self._latest is None or self._latest[0] is not pool:
             x = pool.x if self.needs.layer else self.data.transform.normalise(pool.x)
@@ -230,7 +228,11 @@ class Federation(Rounds):
         }
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Go on from a state: later rounds give the weights of a run that never stopped."""
+        """Continue from a state: later rounds give the same weights as a run that never stopped.
+
+        Raises:
+            BadInput: The state is damaged, or of another model, objective or server step.
+        """
         super().restore(saved)
         for past in range(self.round if self.changes else 0):
             self._take_changes(past)

@@ -1,4 +1,4 @@
-"""What is known of clients beside their samples: label counts, sizes, and what they keep."""
+"""Facts about clients besides their samples: label counts, sizes, and what they keep."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -16,7 +16,8 @@ from fedmix.training.aggregation import Updates
 class Known(NamedTuple):
     """The fields of a `Batch` that are the same in all steps of a client, for several clients.
 
-    All but `shared` have a leading axis of clients. What the objective does not need is None.
+    All but `shared` have a leading axis of clients. Fields that the objective does not need are
+    None.
     """
 
     counts: Tensor | None = None
@@ -25,21 +26,26 @@ class Known(NamedTuple):
     shared: Params | None = None
 
     def of(self, clients: int | Tensor | list[int]) -> "Known":
-        """What is known of some of the clients, by position; without the axis if it is one."""
+        """Return the facts about some clients, by position; for an integer without the axis."""
         return each_field(lambda t: t[clients], self._replace(shared=None))._replace(
             shared=self.shared
         )
 
     def into(self, batch: Batch) -> Batch:
-        """The batch with these fields."""
+        """Return the batch with these fields set."""
         return batch._replace(**self._asdict())
 
 
 class Memory:
     """What clients keep between rounds, and what the server shares with them.
 
-    `kept` has an entry for each client that took part. Both are replaced and never changed in
-    place, so that a shallow copy is what it was.
+    `kept` has an entry for each client that has taken part. `kept` and `shared` are replaced and
+    never changed in place, so that a shallow copy is a snapshot.
+
+    Args:
+        how: How both change.
+        params: The model's weights.
+        clients: The number of all clients.
     """
 
     def __init__(self, how: ClientState, params: Params, clients: int) -> None:
@@ -48,19 +54,19 @@ class Memory:
         self.kept: dict[int, Params] = {}
 
     def of(self, clients: Iterable[int]) -> Params:
-        """What these clients keep, stacked."""
+        """Return what these clients keep, stacked."""
         each = [self.kept.get(k, self.fresh) for k in clients]
         return {name: torch.stack([kept[name] for kept in each]) for name in self.fresh}
 
     def noting(
         self, updates: Iterable[Updates], anchor: Params, moved: Mapping[int, float]
     ) -> Iterator[Updates]:
-        """Pass updates on, and take in what these clients keep and send once all have come.
+        """Yield updates unchanged, and after the last store what these clients keep and send.
 
         Args:
-            updates: the round's updates, in chunks.
-            anchor: the weights that the round began with.
-            moved: by client, what `ClientState.after` calls so.
+            updates: The round's updates, in chunks.
+            anchor: The weights at the start of the round.
+            moved: The argument `moved` of `ClientState.after`, by client.
         """
         kept, sent = dict(self.kept), list[Params]()
         after = vmap(self.how.after, in_dims=(0, None, None, 0, 0))
@@ -83,17 +89,17 @@ class Memory:
             self.shared = {n: t + part[n] / self.clients for n, t in self.shared.items()}
 
     def state(self) -> Params:
-        """All of it as tensors, for a checkpoint."""
+        """Return everything as tensors, for a checkpoint."""
         saved = {f"shared.{name}": t.cpu() for name, t in self.shared.items()}
         if self.kept:
             saved |= {f"kept.{name}": t.cpu() for name, t in self.of(self.kept).items()}
         return saved | {"clients": torch.tensor(list(self.kept), dtype=torch.int64)}
 
     def restore(self, saved: Params) -> None:
-        """Put back what `state` gave.
+        """Load what `state` returned.
 
         Raises:
-            BadInput: where that is not of this memory.
+            BadInput: It does not fit this memory.
         """
         clients = saved.get("clients", torch.zeros(0, dtype=torch.int64)).tolist()
         shapes = {f"shared.{name}": t.shape for name, t in self.shared.items()}

@@ -11,7 +11,7 @@ from fedmix.training.settings import Training
 
 
 def rest(params: Params, training: Training) -> Params:
-    """The momentum with which every local update begins: none."""
+    """Return the momentum at the start of a local update: zeros, or {} without momentum."""
     return {name: torch.zeros_like(p) for name, p in params.items()} if training.momentum else {}
 
 
@@ -25,7 +25,21 @@ def local_step(
     batch: Batch,
     lr: Tensor | float,
 ) -> tuple[Params, Params, Tensor]:
-    """Parameters and momentum after one batch, and the first phase's loss before it."""
+    """Train on one batch.
+
+    Args:
+        model: The model.
+        phases: The gradient steps to take, in order.
+        training: Momentum and weight decay.
+        params: The client's weights.
+        velocity: The client's momentum.
+        anchor: The weights at the start of the round.
+        batch: The batch.
+        lr: The learning rate.
+
+    Returns:
+        The new weights, the new momentum, and the first phase's loss before its step.
+    """
     losses = []
     for phase in phases:
         params, velocity, loss = _descend(
@@ -45,8 +59,9 @@ def _descend(
     batch: Batch,
     lr: Tensor | float,
 ) -> tuple[Params, Params, Tensor]:
-    """v ← momentum·v + ∇ℓ(w) + decay·w,  w ← w − lr·v, for the parameters that the phase trains;
-    the others stay.
+    """Take one step of SGD: v ← momentum·v + ∇ℓ(w) + decay·w,  w ← w − lr·v.
+
+    Parameters that the phase does not train stay as they are.
     """
 
     def loss(trained: Params) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every way of running has in common: weights and metrics from round to round."""
+"""Base class of everything that trains in rounds, simulated or real."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -31,15 +31,14 @@ from fedmix.training.settings import Training
 
 @dataclass(frozen=True)
 class Round:
-    """What a finished round reports.
+    """The report of a finished round.
 
     Args:
-        round: its number, from 1.
-        local_loss: the clients' mean local loss.
-        traffic: the bytes of this round.
-        metrics: test metrics if the round was evaluated.
-        notes: further counts of the engine's own, such as how many replies a real federation
-            rejected.
+        round: Its number, from 1.
+        local_loss: The clients' mean local loss.
+        traffic: The bytes of this round.
+        metrics: Test metrics if the round was evaluated.
+        notes: Further counts, such as the number of replies that a real federation rejected.
     """
 
     round: int
@@ -52,8 +51,8 @@ class Round:
 class Rounds:
     """Weights, server step, client state, exchange, bytes and test metrics from round to round.
 
-    `_train_round` is left to subclasses. It replaces what it changes, so that a round that fails
-    can be undone.
+    Subclasses write `_train_round`. It must replace what it changes, so that a failed round can be
+    undone.
     """
 
     samples_are_here = True  # whether the clients' samples are in `data`
@@ -86,20 +85,22 @@ class Rounds:
         self.watch = CollapseWatch(objective, None if data.classes is None else data.held_out.y)
 
     def _train_round(self) -> tuple[Params, float, Traffic]:
-        """Train one round: the clients' average, their mean local loss, and the bytes it took."""
+        """Train one round; return the clients' average, their mean local loss, and the bytes."""
         raise NotImplementedError
 
     def run(self, rounds: int, *, evaluate_every: int = 1) -> Iterator[Round]:
-        """Train until round `rounds` is done, one round per item.
+        """Train until round `rounds` is done, and yield each round.
 
-        Call it again with a larger number to go on.
+        Call it again with a larger number to continue.
 
         Args:
-            rounds: the number of the last round.
-            evaluate_every: every so many rounds, and after the last, the round has test metrics.
+            rounds: The number of the last round.
+            evaluate_every: The number of rounds between tests. The last round is always tested.
 
         Raises:
-            Collapsed: after a round by which the model has lost what it had learned.
+            BadInput: An argument is not a whole number, or too small.
+            Collapsed: The model has lost what it had learned.
+            ClientFailure: A client's local update failed; nothing of its round is kept.
         """
         whole("rounds", rounds, 0)
         whole("evaluate_every", evaluate_every)
@@ -109,7 +110,7 @@ class Rounds:
             try:
                 mean, local_loss, traffic = self._train_round()
                 self.server_state, self.params = self.server(self.server_state, self.params, mean)
-            except BaseException:  # a round happens whole or not at all, so it can be tried again
+            except BaseException:  # a round is whole or not at all, so that it can be retried
                 self._undo(before)
                 raise
             self.round += 1
@@ -121,7 +122,7 @@ class Rounds:
             self.watch.check()
 
     def _called_back(self, done: Round) -> Round:
-        """Call the callbacks; a round that they make the last has test metrics."""
+        """Call the callbacks; if they stop the run, make sure that the round has test metrics."""
         for callback in self.callbacks:
             callback(done, self)
         if self.stopped and done.metrics is None:
@@ -130,38 +131,42 @@ class Rounds:
         return done
 
     def stop(self) -> None:
-        """Have the round that was just done be the last; for callbacks."""
+        """Make the round that was just done the last one; for callbacks."""
         self.stopped = True
 
     def _undo(self, before: Mapping[str, Any]) -> None:
-        """Be what it was before a round that failed."""
+        """Return to the attributes before a round that failed."""
         vars(self).update(before)
 
     def _model_bytes(self, layer: int) -> int:
         return sum(self.params[n].numel() * 4 for n in self.model.tail(layer).names)
 
     def _state_bytes(self) -> int:
-        """Of what goes each way with the weights, where clients keep something."""
+        """Bytes that are sent each way with the weights, if clients keep a state."""
         return sum(t.numel() * 4 for t in self.memory.shared.values()) if self.memory else 0
 
     def evaluate(self) -> dict[str, float]:
-        """Test metrics of the global model as it stands."""
+        """Return test metrics of the current global model."""
         return evaluate(self.model, self.params, self.tests, self.metrics)
 
     def evaluate_clients(self) -> ClientScores:
-        """Scores of the global model on each client's own test samples."""
+        """Return scores of the global model on each client's own test samples.
+
+        Raises:
+            BadInput: The test samples do not belong to clients.
+        """
         return evaluate_clients(self.model, self.params, replace(self.tests, data=self.data))
 
     def holdings(self) -> dict[str, Any]:
-        """What is known of the clients' data: number of classes, sizes, and counts by class."""
+        """Return what is known of the clients' data: number of classes, sizes, counts by class."""
         raise NotImplementedError
 
     def sizes(self) -> Array:
-        """How many samples each client has, as far as is known."""
+        """Return the number of samples of each client, as far as it is known."""
         return self.data.clients.sizes
 
     def _encode(self, raw: Array) -> Tensor:
-        """Samples as they are averaged: in units, or as hidden states under the present weights."""
+        """Return samples in the form that is averaged: in units, or as current hidden states."""
         if not self.needs.layer:
             return self.data.units(raw)
         with torch.no_grad(), arithmetic("float32"):
@@ -169,7 +174,7 @@ class Rounds:
             return head(self.params, x).cpu()
 
     def state(self) -> dict[str, Tensor]:
-        """All that the next rounds depend on, as tensors."""
+        """Return everything that the next rounds depend on, as tensors."""
         saved = {f"params.{n}": p.cpu() for n, p in self.params.items()}
         saved["round"] = torch.tensor(self.round)
         saved |= {f"traffic.{n}": torch.tensor(v) for n, v in asdict(self.traffic).items()}
@@ -181,10 +186,10 @@ class Rounds:
         return saved
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Go on from a state: later rounds give the weights of a run that never stopped.
+        """Continue from a state: later rounds give the same weights as a run that never stopped.
 
         Raises:
-            BadInput: where the state is damaged, or of another model, objective or server step.
+            BadInput: The state is damaged, or of another model, objective or server step.
         """
 
         def part(prefix: str) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""How a federation trains: who takes part in a round and how each client steps."""
+"""Settings of training: how many clients train in a round, and how each of them does."""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +9,19 @@ from fedmix.core.validation import number, whole
 
 @dataclass(frozen=True)
 class Training:
-    """K clients a round, E local epochs in batches of B, SGD with momentum and weight decay,
-    learning rate η·decay^round.
+    """Settings of local training by SGD, and the number of clients per round.
+
+    Args:
+        clients_per_round: K, the number of clients that train in a round.
+        epochs: E, how often a client goes through its samples in a round.
+        batch_size: B, the samples per local step.
+        lr: The learning rate η of the first round.
+        lr_decay: After every round, the learning rate is multiplied by this.
+        momentum: Momentum, below 1. It starts from zero in every round.
+        weight_decay: Weight decay.
+
+    Raises:
+        BadInput: A value is outside its range.
     """
 
     clients_per_round: int
@@ -35,7 +46,7 @@ class Training:
             )
 
     def check_clients(self, clients: int, name: str) -> None:
-        """Refuse to choose more clients a round than the data of that name has."""
+        """Raise BadInput if fewer than K clients exist; `name` is the name of the data."""
         if self.clients_per_round > clients:
             raise BadInput(
                 f"training.clients_per_round={self.clients_per_round} is more than the {clients} "
@@ -43,20 +54,19 @@ class Training:
             )
 
     def rate(self, round_: int) -> float:
-        """The learning rate of a round, counted from 0."""
+        """Return the learning rate of a round, counted from 0."""
         return self.lr * self.lr_decay**round_
 
     def reach(self, samples: int) -> float:
-        """The sum of the factors with which a client's gradients enter its update, over lr.
+        """Return the sum of the factors with which a client's gradients enter its update, over lr.
 
-        The gradient of a step counts once for each step from its own on, each time with another
-        factor of momentum: Σ_{s=1..S} (1 − βˢ) / (1 − β), which is S without momentum.
+        With momentum, the gradient of a step enters that step and all later ones, each time
+        multiplied by β once more: Σ_{s=1..S} (1 − βˢ) / (1 − β), which is S without momentum.
         """
         steps, beta = self.steps(samples), self.momentum
         return float(steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta)
 
     def steps(self, samples: int) -> int:
-        """Local steps of a client with that many samples."""
-        return int(self.epochs) * -(
-            -samples // int(self.batch_size)
-        )  # small integers of numpy overflow
+        """Return the number of local steps of a client with this many samples."""
+        # int(), since numpy's small integers overflow
+        return int(self.epochs) * -(-samples // int(self.batch_size))

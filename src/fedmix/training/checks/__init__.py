@@ -1,4 +1,4 @@
-"""All that is checked before a federation runs: arguments, model, objective."""
+"""Checks of the arguments, the model and the objective before a federation runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,10 +36,10 @@ def check_all(
     metrics: Mapping[str, Any] | None,
     callbacks: Sequence[Any],
 ) -> tuple[Model, torch.device]:
-    """The module as a model of these data, and the engine's device.
+    """Check the arguments of a `Federation`; return the model for the data and the engine's device.
 
     Raises:
-        BadInput: the first thing that is wrong, in one sentence.
+        BadInput: Something is wrong; the message names the first mistake.
     """
     check_kinds(data, objective, training, exchange, engine, server, loss)
     check_functions(changes, choose, metrics, callbacks)
@@ -48,6 +48,7 @@ def check_all(
     for phase in objective.phases():
         model.tail(phase.layer)
     check_objective(objective, model, data)
-    if not any(isinstance(part, nn.Embedding) for part in module.modules()):  # takes any codes
+    # An embedding takes codes of any size.
+    if not any(isinstance(part, nn.Embedding) for part in module.modules()):
         warn_of_size(data)
     return model, engine.check()

@@ -1,4 +1,4 @@
-"""Whether the parts of a federation go together, checked before anything runs."""
+"""Checks that the parts of a federation work together, before anything runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -14,7 +14,7 @@ from fedmix.server_steps import ServerStep
 from fedmix.training.engines import Engine
 from fedmix.training.settings import Training
 
-OURS = (  # columns of metrics.jsonl
+OURS = (  # columns of metrics.jsonl, whose names are taken
     "accuracy", "mse", "loss", "round", "local_loss", "seconds", "bytes_up", "bytes_down",
     *(field.name for field in fields(Traffic)),
 )  # fmt: skip
@@ -29,7 +29,7 @@ def check_kinds(
     server: ServerStep,
     loss: Loss | None,
 ) -> None:
-    """Refuse an argument that is of another class."""
+    """Raise BadInput for an argument of the wrong class."""
     exchange = Exchange() if exchange is None else exchange
     loss = cross_entropy if loss is None else loss
     for what, value, kind, how in (
@@ -47,7 +47,7 @@ def check_kinds(
 def check_functions(
     changes: Any, choose: Any, metrics: Mapping[str, Any] | None, callbacks: Sequence[Any]
 ) -> None:
-    """Refuse what cannot be called, and names of metrics that are taken."""
+    """Raise BadInput for what cannot be called, and for names of metrics that are taken."""
     for what, value in (("changes", changes), ("choose", choose)):
         if value is not None and not callable(value):
             raise BadInput(
@@ -71,7 +71,7 @@ def check_functions(
 def check_combination(
     data: FederatedData, objective: Objective, training: Training, exchange: Exchange | None
 ) -> None:
-    """Refuse combinations that cannot work."""
+    """Raise BadInput for a combination of data, objective and settings that cannot work."""
     needs = objective.needs
     training.check_clients(len(data.clients), data.name)
     if needs.partner == "global" and data.private:

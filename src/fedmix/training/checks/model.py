@@ -1,4 +1,4 @@
-"""Whether a model can be trained on such samples, tried before anything runs."""
+"""Checks that a model can be trained on the data, before anything runs."""
 
 import copy
 
@@ -11,7 +11,7 @@ from fedmix.core.rng import trial
 from fedmix.data.federated import FederatedData
 from fedmix.models.functional import Model
 
-FEW = 8  # samples that a transform is tried with
+FEW = 8  # number of samples for the check of a transform
 
 
 def model_for(data: FederatedData, module: nn.Module, loss: Loss | None = None) -> Model:
@@ -20,7 +20,7 @@ def model_for(data: FederatedData, module: nn.Module, loss: Loss | None = None) 
     Args:
         data: The data to train on.
         module: The module.
-        loss: The loss; None: cross-entropy for classes, squared error for regression.
+        loss: The loss; None is cross-entropy for classes and squared error for regression.
 
     Raises:
         BadInput: The module cannot be trained on this data; the message says why.
@@ -75,7 +75,7 @@ def _check_copy(model: Model, module: nn.Module, x: Tensor) -> None:
 def _check_fits(model: Model, data: FederatedData) -> None:
     """Raise BadInput for a model with wrong shapes, or with random numbers of its own.
 
-    It is tried on the CPU, since a GPU would compile kernels for this.
+    It runs on the CPU, since a GPU would compile kernels for it.
     """
     # a copy, since the model may change it
     x, y = data.inputs(data.x[:2]).clone(), data.labels(data.y[:2])

@@ -1,8 +1,8 @@
-"""Whether an objective, a model and a loss go together, tried before anything runs.
+"""Checks that an objective, a model and a loss work together, before anything runs.
 
-An objective draws nothing, and padding does not count in it. What it mixes can be mixed: inputs
-that the model does not take for whole numbers, and targets that the loss is linear in. What it
-differentiates twice, PyTorch differentiates rightly.
+An objective must draw no random numbers and ignore padding. What it mixes must allow it: the model
+must not treat inputs as whole numbers, and the loss must be linear in its target. PyTorch's second
+derivatives must be right where an objective needs them.
 """
 
 import math
@@ -21,16 +21,24 @@ from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective, parts
 from fedmix.objectives.fedmix import FedMix
 
-STEP = 1e-5  # of finite differences in float64
+STEP = 1e-5  # step of finite differences in float64
 KEY = torch.tensor(1)
-DRAWS = 8  # of parameters
-SAMPLES = 64  # in which an input that is a whole number has more than one value
+DRAWS = 8  # draws of parameters
+SAMPLES = 64  # enough for whole-number inputs to have more than one value
 
 
 def check_objective(objective: Objective, model: Model, data: FederatedData) -> None:
-    """Refuse an objective that breaks a rule, or a model or a loss that it cannot train.
+    """Check an objective, and the model and the loss that it is to train.
 
-    All is tried on the CPU, since a GPU would compile kernels for this.
+    It runs on the CPU, since a GPU would compile kernels for it.
+
+    Args:
+        objective: The objective.
+        model: The model with its loss.
+        data: The data to train on.
+
+    Raises:
+        BadInput: The objective breaks a rule, or cannot train the model or the loss.
     """
     model, needs = model.to(torch.device("cpu")), objective.needs
     params = model.init()
@@ -46,9 +54,7 @@ def check_objective(objective: Objective, model: Model, data: FederatedData) -> 
 
 
 def _check_values(objective: Objective, model: Model, params: Params, padded: Batch) -> None:
-    """Refuse an objective that gives a batch two values, or a sample another one where padding
-    stands beside it.
-    """
+    """Raise BadInput if an objective gives a batch two values, or if padding changes its value."""
     alone = padded.only(slice(0, 1))
     for phase in objective.phases():
         name = type(phase.objective).__name__
@@ -58,7 +64,7 @@ def _check_values(objective: Objective, model: Model, params: Params, padded: Ba
             )
         except FedmixError:
             raise
-        except Exception:  # the first step will fail too, and says where and with which input
+        except Exception:  # the first step fails too, and reports its input
             return
         if not math.isfinite(beside):
             raise BadInput(
@@ -68,20 +74,18 @@ def _check_values(objective: Objective, model: Model, params: Params, padded: Ba
         if beside != again:
             raise BadInput(
                 f"the objective {name} gives two values for the same batch, so runs could not be "
-                "repeated: it draws random "
-                "numbers by itself; what is random comes with the batch"
+                "repeated: it draws random numbers by itself; what is random comes with the batch"
             )
         if abs(one - beside) > 1e-4 * abs(one) + 1e-5:
             raise BadInput(
                 f"the objective {name} lets padding count: {one:.4g} for one sample, and "
-                f"{beside:.4g} with another beside it "
-                "that batch.mask leaves out; take means over samples by batch_mean(values, "
-                "batch.mask)"
+                f"{beside:.4g} with another beside it that batch.mask leaves out; take means over "
+                "samples by batch_mean(values, batch.mask)"
             )
 
 
 def _two_samples(objective: Objective, model: Model, params: Params, data: FederatedData) -> Batch:
-    """A sample and, as padding, another one, with all that the objective needs."""
+    """Return a batch of a sample and another as padding, with all that the objective needs."""
     needs, ends = objective.needs, [0, -1]
     x, y = data.inputs(data.x[ends]), data.labels(data.y[ends])
     hidden = model.head(needs.layer)(params, x) if needs.layer else x
@@ -100,7 +104,7 @@ def _two_samples(objective: Objective, model: Model, params: Params, data: Feder
 
 
 def _check_linear(loss: Loss, outputs: int) -> None:
-    """Refuse a loss for which a mean of targets does not stand for the targets."""
+    """Raise BadInput for a loss for which a mean of targets cannot replace the targets."""
     normal = trial(torch.float64)
     z, a, b = normal((4, outputs)), normal((4, outputs)).softmax(1), normal((4, outputs)).softmax(1)
     try:
@@ -110,27 +114,25 @@ def _check_linear(loss: Loss, outputs: int) -> None:
     if not torch.allclose(of_mean, mean, 1e-4, 1e-6):
         raise BadInput(
             f"the loss {loss.name!r} is not linear in its target, so that a mean of targets cannot "
-            "stand for the targets; "
-            "use cross_entropy or squared_error of fedmix.core.losses, or an objective without "
-            "means"
+            "stand for the targets; use cross_entropy or squared_error of fedmix.core.losses, or "
+            "an objective without means"
         )
 
 
 def _check_mixable(model: Model, params: Params, x: Tensor, samples: Tensor) -> None:
-    """Refuse inputs that the model takes for whole numbers: it does not follow them a little, but
-    all the way it does.
+    """Raise BadInput if the model treats inputs as whole numbers.
 
-    With several parameters, since units of a network that stay dead for some of them do not follow
-    a little either. All the way is to the least or largest value of an input in `samples`.
+    Such a model's output does not change with a small change of an input, but does with a large
+    one: to the smallest or largest value of that input in `samples`. Several draws of parameters
+    are tried, since outputs behind dead ReLUs do not change with small changes either.
     """
     low, high = samples.amin(0), samples.amax(0)
     end = torch.where(x == low, high, low)
     normal, flat = trial(x.dtype), torch.ones_like(x[0], dtype=torch.bool)
     try:
         for _ in range(DRAWS):
-            tried = {
-                name: p + 0.1 * normal(p.shape).to(p.dtype) for name, p in params.items()
-            }  # the first ones may be zero
+            # Noise is added, since initial parameters may be zero.
+            tried = {name: p + 0.1 * normal(p.shape).to(p.dtype) for name, p in params.items()}
             with torch.enable_grad():
                 of = x.clone().requires_grad_()
                 z = model(tried, of, KEY)
@@ -149,20 +151,17 @@ def _check_mixable(model: Model, params: Params, x: Tensor, samples: Tensor) -> 
         return
     raise BadInput(
         "the model takes inputs for whole numbers, such as token ids by x.long(), and this "
-        "objective would mix them by "
-        "value; make them one-hot vectors (data.transforms.OneHot, models.Embedding), or mix at "
-        "the embedding by "
-        "Hidden(..., layer=1)"
+        "objective would mix them by value; make them one-hot vectors (data.transforms.OneHot, "
+        "models.Embedding), or mix at the embedding by Hidden(..., layer=1)"
     )
 
 
 def _check_derivative(model: Model, x: Tensor) -> None:
-    """Refuse a model for which FedMix's gradient is wrong, as PyTorch's second derivatives of some
-    operations are.
+    """Raise BadInput if FedMix's gradient of the model is wrong.
 
-    In float64, the gradient of the derivative along an input is compared with that of a finite
-    difference. Where the two derivatives differ already, the model has a kink there or a derivative
-    of its own, and nothing is said.
+    PyTorch's second derivatives of some operations are. In float64, the gradient of the derivative
+    along an input is compared with that of a finite difference. If the two derivatives differ
+    themselves, the model has a kink there or a derivative of its own, and nothing is raised.
     """
     if by_rules(model.module):
         return
@@ -189,9 +188,8 @@ def _check_derivative(model: Model, x: Tensor) -> None:
     except Exception:  # as above
         return
     off, size = float((mine - theirs).norm()), float(theirs.norm())
-    if (
-        torch.allclose(given, right, 1e-3, 1e-5) and off > 0.01 * size + 1e-6
-    ):  # which no rounding is
+    # Rounding in float64 cannot be that large.
+    if torch.allclose(given, right, 1e-3, 1e-5) and off > 0.01 * size + 1e-6:
         raise BadInput(
             f"FedMix would train this model by gradients that are {off / (size or off):.0%} off: "
             "PyTorch's second derivative of an operation in it is wrong, or leaves out a hook; "

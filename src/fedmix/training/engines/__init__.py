@@ -1,4 +1,4 @@
-"""Engines map the same local update over clients: one by one, or all at once on one device."""
+"""Engines run the same local update for all clients: one by one, or many at once on a device."""
 
 from fedmix.training.engines.base import Engine, Runner, Work
 from fedmix.training.engines.sequential import Sequential

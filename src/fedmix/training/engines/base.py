@@ -1,4 +1,4 @@
-"""What an engine is: it maps the local update over a round's clients, and does nothing else."""
+"""Base classes of engines, which run the local update of a round's clients."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -24,7 +24,17 @@ from fedmix.training.settings import Training
 
 
 class Work(NamedTuple):
-    """A round's work: whose update, with which draws, weights, learning rate, means and facts."""
+    """The work of a round.
+
+    Args:
+        round: The round, counted from 1.
+        clients: The clients' numbers.
+        plans: The draws of each client.
+        params: The weights at the start of the round.
+        lr: The learning rate.
+        pool: The received means, if the objective uses them.
+        known: Further facts about the clients.
+    """
 
     round: int
     clients: Array
@@ -36,21 +46,29 @@ class Work(NamedTuple):
 
 
 class Runner(Protocol):
-    """An engine at work on one model, objective and training."""
+    """A started engine for one model, objective and training."""
 
     def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
-        """Every client's update once, in chunks and in an order of the engine's own choosing."""
+        """Yield every client's update once, in chunks and in any order.
+
+        Args:
+            data: The training data on the engine's device.
+            work: The work of the round.
+
+        Raises:
+            ClientFailure: A client's local update failed.
+        """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine(ABC):
-    """How and where clients run: settings, and `start`, which makes what runs them.
+    """Settings of how and where clients run; `start` makes the runner.
 
     Args:
-        device: where clients train, such as "cpu" or "cuda".
-        precision: how a GPU multiplies: "tf32", "float32" or "bf16".
-        processes: on a CPU, among how many processes a round's clients are divided.
+        device: Where clients train, such as "cpu" or "cuda".
+        precision: How a GPU multiplies: "tf32", "float32" or "bf16".
+        processes: On a CPU, the number of processes among which a round's clients are divided.
     """
 
     name: ClassVar[str]
@@ -60,13 +78,13 @@ class Engine(ABC):
 
     @abstractmethod
     def start(self, model: Model, objective: Objective, training: Training) -> Runner:
-        """What runs rounds of this model, which is on the engine's device already."""
+        """Return the runner for this model, which is on the engine's device already."""
 
     def check(self) -> torch.device:
-        """The engine's device.
+        """Check the settings and return the engine's device.
 
         Raises:
-            BadInput: where there is none, or the settings do not go together.
+            BadInput: The device does not exist, or the settings do not work together.
         """
         called(self.precision)
         if not is_whole(self.processes):
@@ -84,7 +102,7 @@ class Engine(ABC):
 
 
 def describe(batch: Batch) -> str:
-    """What a batch looked like, for an error message."""
+    """Describe the tensors of a batch for an error message: their shapes and ranges."""
 
     def looks(name: str, t: Tensor) -> str:
         t = t.detach().float()
@@ -101,5 +119,5 @@ def describe(batch: Batch) -> str:
 
 
 def diverged(batch: Batch, what: str, objective: Objective) -> str:
-    """The error text for a step whose loss or update is NaN or infinite."""
+    """Return the error text for a step whose loss or update (`what`) is NaN or infinite."""
     return f"{what} is NaN or infinite; its input was {describe(batch)}; {advice(objective)}"

@@ -1,7 +1,7 @@
 """Weights rounded to bf16, kept from one compiled step to the next.
 
-A step that multiplies in bf16 reads rounded weights. To round them at its start takes another pass
-over all of them; to round them where the step before has just computed them takes a write.
+A step that multiplies in bf16 reads rounded weights. Rounding them at its start takes another pass
+over all of them; rounding them where the previous step has just computed them takes only a write.
 """
 
 from typing import Any
@@ -15,8 +15,15 @@ TURNS = (aten.transpose.int, aten.permute.default, aten.t.default)
 
 
 def keep_rounded(traced: GraphModule, leaves: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Have a step take rounded weights as further arguments, and write them: pairs of the rounded
-    and what it is rounded from.
+    """Change a step to read rounded weights from further arguments, and to write them.
+
+    Args:
+        traced: The step as a graph, which is changed.
+        leaves: The step's arguments.
+
+    Returns:
+        For each weight that the step rounds, its rounded copy, which is a further argument, and the
+        weight.
     """
     graph = traced.graph
     arguments = [node for node in graph.nodes if node.op == "placeholder"]
@@ -47,8 +54,10 @@ def keep_rounded(traced: GraphModule, leaves: list[Tensor]) -> list[tuple[Tensor
 
 
 def misrounded(pairs: list[tuple[Tensor, Tensor]]) -> float:
-    """The largest share of a rounded weight that is not its finite weight, rounded: nearly none,
-    were one computed twice.
+    """Return the largest share of a tensor whose rounded value is wrong, over all pairs.
+
+    Weights that are NaN or infinite do not count. The share is nearly 0 if the step is right, and
+    not exactly, since a weight may be computed twice with other rounding.
     """
     return max(
         (
@@ -60,7 +69,7 @@ def misrounded(pairs: list[tuple[Tensor, Tensor]]) -> float:
 
 
 def _rounded_by(node: Node) -> Any:
-    """The argument of the step that this rounds to bf16, as it is or transposed."""
+    """Return the argument that this node rounds to bf16, directly or transposed; else None."""
     if node.target != aten._to_copy.default or node.kwargs != {"dtype": torch.bfloat16}:
         return None
     source: Any = node.args[0]

@@ -1,10 +1,9 @@
-"""The local step of several clients as a program: traced, compiled, and on a GPU captured as a
-graph.
+"""Compiled local steps of several clients; on a GPU also captured as a CUDA graph.
 
-A step of small clients is many small kernels, and what costs is asking for them one by one. Tracing
-turns the step (`vmap`, gradients, objective and all) into a flat list of tensor operations, the
-compiler joins these into few kernels, and a CUDA graph starts them all at once. Both need tensors
-that stay where they are: the `State`.
+A step of small clients is many small kernels, and launching them one by one dominates the time.
+Tracing turns the step (`vmap`, gradients, objective and all) into a flat list of tensor operations,
+the compiler fuses these into few kernels, and a CUDA graph launches them all at once. Both need
+tensors that stay at the same address: the `State`.
 """
 
 import gc
@@ -37,12 +36,15 @@ from fedmix.training.known import Known
 from fedmix.training.local_step import local_step, rest
 from fedmix.training.settings import Training
 
-WINDOW = 64  # steps whose draws and losses a program holds at a time
+WINDOW = 64  # number of steps whose draws and losses a program holds
 
 
 class State(NamedTuple):
-    """All that a step reads and writes: `slots` clients' weights, what the round gave them, and a
-    window of draws and losses.
+    """All tensors that a step reads and writes.
+
+    They are the weights and momentum of the clients in the slots, the round's weights, learning
+    rate, pool and facts, the draws and losses of WINDOW steps, and the training data. `at` is the
+    position in that window.
     """
 
     params: Params
@@ -59,11 +61,27 @@ class State(NamedTuple):
 
     @property
     def written(self) -> list[Tensor]:
+        """Tensors that a step writes."""
         return [*self.params.values(), *self.velocity.values(), self.losses, self.at]
 
 
 class Program:
-    """Steps of `slots` clients on one device, who may come and go between steps."""
+    """Local steps of the clients in a fixed number of slots on one device.
+
+    Clients may start and finish between steps.
+
+    Args:
+        model: The model.
+        phases: The gradient steps for each batch.
+        training: The settings of training.
+        data: The training data on the device.
+        anchor: The weights, of which the shapes matter.
+        draws: Draws, of which the shapes matter.
+        pool: Received means, of which the shapes matter.
+        known: Facts about clients, of which the shapes matter.
+        compile: Whether to compile the step.
+        precision: How a GPU multiplies.
+    """
 
     def __init__(
         self,
@@ -104,7 +122,7 @@ class Program:
         self._quick = _Quick() if compile else None
 
     def fits(self, data: Resident, draws: PlanOnDevice, pool: Received | None) -> bool:
-        """Whether it can go on with this data, pool and width of batches."""
+        """Whether it can run with this data, pool and size of batches."""
         mine = self.state.pool
         same = (mine is None and pool is None) or (
             mine and pool and [t.shape for t in mine] == [t.shape for t in pool]
@@ -113,7 +131,7 @@ class Program:
         return data.x is self.state.x and data.y is self.state.y and wide and bool(same)
 
     def begin(self, anchor: Params, lr: float, pool: Received | None, known: Known) -> None:
-        """Take a round's weights, learning rate, pool and what the server shares."""
+        """Load a round's weights, learning rate and pool, and what the server shares."""
         for n, p in anchor.items():
             self.state.anchor[n].copy_(p)
         self.state.lr.copy_(torch.tensor(lr, dtype=torch.float64))
@@ -124,7 +142,7 @@ class Program:
             (self.state.known.shared or {})[name].copy_(shared)
 
     def meet(self, known: Known, stays: list[Stay]) -> None:
-        """Take what is known of clients that begin, each for its slot."""
+        """Load the facts about clients that start, each into its slot."""
         slots = [stay.slot for stay in stays]
         where = torch.tensor(slots, dtype=torch.int64, device=self.data.device)
         new = known.of([stay.client for stay in stays])
@@ -132,7 +150,7 @@ class Program:
             mine[where] = theirs
 
     def start(self, slots: list[int]) -> None:
-        """Give these slots to clients that begin."""
+        """Reset the weights and momentum of these slots for clients that start."""
         where = torch.tensor(slots, device=self.data.device)
         for n, p in self.state.params.items():
             p[where] = self.state.anchor[n]
@@ -140,14 +158,14 @@ class Program:
             v[where] = 0
 
     def load(self, draws: PlanOnDevice) -> None:
-        """Take the draws (steps first) of the next steps, at most WINDOW."""
+        """Load the draws (steps first) of the next steps, at most WINDOW."""
         for mine, new in zip(self.state.draws, draws, strict=True):
             if mine is not None and new is not None:
                 mine[: len(new)].copy_(new)
         self.state.at.zero_()
 
     def run(self, steps: int) -> None:
-        """Take that many steps."""
+        """Run this many steps."""
         with torch.no_grad(), arithmetic(self.precision):
             if self._quick is not None:
                 self._quick(self._step, self.state, steps)
@@ -193,27 +211,23 @@ class Program:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Say in a sentence what a model or an objective does that cannot be done for many clients at
-    once.
-    """
+    """Turn torch's error for code that vmap cannot run into a BadInput that says what to do."""
     try:
         yield
     except RuntimeError as error:
         if "calling .item()" in str(error):
             raise BadInput(
                 "the model or the objective asks for the value of a tensor, by `if` or .item(), "
-                "and all clients step at once; "
-                "use torch.where, or engine=Sequential()"
+                "and all clients step at once; use torch.where, or engine=Sequential()"
             ) from error
         raise
 
 
 class _Quick:
-    """A step compiled at its first call; as it was, with one warning, where there is no working
-    compiler.
+    """A step that is compiled at its first call.
 
-    It refers to the tensors and not to the program whose step it is, so that memory goes with the
-    last who needs it.
+    If the compiler fails, it warns once and runs the plain step. It refers to tensors and not to
+    the program, so that memory is freed with the last user.
     """
 
     def __init__(self) -> None:
@@ -236,7 +250,7 @@ class _Quick:
     def _trace(
         step: Callable[[State], None], leaves: list[Tensor], shape: pytree.TreeSpec
     ) -> GraphModule:
-        """The step as a flat graph of tensor operations; nothing is computed."""
+        """Trace the step into a flat graph of tensor operations, without computing anything."""
 
         def flat(*leaves: Tensor) -> None:
             with _ZerosInMemory():  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -264,10 +278,8 @@ class _Quick:
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph):
                     compiled(*leaves)
-                self.fast, self.kept = (
-                    graph.replay,
-                    compiled,
-                )  # a graph may read the constants of what it captured
+                # A graph may read constants of the code that it captured, so keep that.
+                self.fast, self.kept = graph.replay, compiled
         except (torch.OutOfMemoryError, FedmixError):
             raise
         except Exception as error:  # no compiler, a full disk, ...: the plain step still works
@@ -284,8 +296,9 @@ class _Quick:
 
 
 class _ZerosInMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Where a derivative is zero, PyTorch makes tensors without memory, which compiled code would
-    read.
+    """Replaces zero tensors without memory, which PyTorch uses for zero derivatives, by real ones.
+
+    Compiled code would read their memory.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -296,8 +309,9 @@ class _ZerosInMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without Python's garbage collector: it would go through all that a compiler makes, again and
-    again, and find little.
+    """Disable Python's garbage collector.
+
+    It would scan the many objects of a compiler again and again, and free little.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -310,15 +324,14 @@ def _no_collection() -> Iterator[None]:
 
 @contextmanager
 def _waking(device: torch.device) -> Iterator[None]:
-    """Have the compiler start now what it would wait for later, while the step is traced.
+    """Start slow parts of the compiler in the background, while the step is traced.
 
-    For a GPU these are its processes: as long as they start, it compiles kernels one by one itself.
-    For a CPU it tries which vector instructions work. The third is a digest of Triton, which
-    belongs to the name of all that is kept for later.
+    On a GPU these are its worker processes: until they run, it compiles kernels one by one in this
+    process. On a CPU it is the test of which vector instructions work. On both it is a hash of
+    Triton, which is part of every cache key.
     """
-    os.environ.setdefault(
-        "SYMPY_CACHE_SIZE", "100000"
-    )  # read when torch loads sympy, which forgets too soon with its own 1000
+    # sympy reads it when torch imports it; its default of 1000 is too small
+    os.environ.setdefault("SYMPY_CACHE_SIZE", "100000")
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.cpu_vec_isa import pick_vec_isa
     from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
@@ -344,19 +357,17 @@ def _compare(
     before: list[Tensor],
     rounded: list[tuple[Tensor, Tensor]],
 ) -> None:
-    """Take the step again, not compiled, and refuse compiled code that is wrong: compilers are
-    wrong now and then.
+    """Run the step again, not compiled, and raise _Wrong if the compiled one gave other results.
 
-    Rounding moves a sample over a kink of a ReLU, which changes a gradient by some per cent;
-    mistakes change it by its own size. A gradient that would be zero, such as that of a bias before
-    a normalisation, is rounding alone.
+    Compilers have bugs. Rounding can move a sample across the kink of a ReLU, which changes a
+    gradient by some per cent; bugs change it by its own size. A gradient that would be zero, such
+    as that of a bias before a normalisation, consists of rounding alone.
     """
     noise = 2**-8 if current() == "bf16" else 1e-5
 
     def norm(t: Tensor) -> float:
-        return float(
-            t.double().norm()
-        )  # one at a time: all weights in this precision would need much memory
+        # One tensor at a time: all weights in float64 would need much memory.
+        return float(t.double().norm())
 
     try:
         if misrounded(rounded) > 0.01:
@@ -366,22 +377,19 @@ def _compare(
         step(state)
         tensors = list(zip(quick, state.written, before, strict=True))
         params = len(state.params)
-        for group in (
-            tensors[:params],
-            tensors[params:-2],
-            tensors[-2:],
-        ):  # weights, velocities, the rest
+        # weights, momentum, the rest
+        for group in (tensors[:params], tensors[params:-2], tensors[-2:]):
             moves = [norm(b - old) for _, b, old in group]
             for (a, b, old), moved in zip(group, moves, strict=True):
                 rounding = 1e-5 * norm(old) + noise * max(moves)
                 if not norm(a - b) <= 0.3 * moved + rounding and bool(b.isfinite().all()):
                     raise _Wrong
-    except torch.OutOfMemoryError:  # which compiled code, needing less, has not met
+    except torch.OutOfMemoryError:  # the compiled step needs less memory, and did not fail
         return
 
 
 class _Wrong(RuntimeError):
-    """Compiled code that gives other results."""
+    """The compiled step gives other results than the plain one."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -391,8 +399,9 @@ class _Wrong(RuntimeError):
 
 
 def _compile(traced: GraphModule, leaves: list[Tensor]) -> Callable[..., Any]:
-    """By torch.compile's compiler without its tracer, whose work is done; the context lets it find
-    what it compiled before.
+    """Compile a traced step with torch.compile's backend.
+
+    Its tracer is not needed. The tracing context lets it find earlier results in its cache.
     """
     from torch._guards import TracingContext, tracing
     from torch._inductor import config
@@ -400,26 +409,25 @@ def _compile(traced: GraphModule, leaves: list[Tensor]) -> Callable[..., Any]:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     with warnings.catch_warnings(), tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
-        warnings.filterwarnings(
-            "ignore", "TensorFloat32 tensor cores"
-        )  # precision is chosen, not forgotten
-        # Torch 2.11 reads a padded gradient of LeNet's in another layout.
+        # The precision is a setting, so that advice about it is of no use.
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
+        # With padding, torch 2.11 reads a gradient of LeNet in the wrong layout.
         changed, writes_products = (
             {"comprehensive_padding": False},
             hasattr(config.triton, "native_matmul"),
         )
         if writes_products:
-            changed["triton.native_matmul"] = (
-                True  # those that `leave_long_products` left to the compiler
-            )
+            # for the products that `leave_long_products` leaves to the compiler
+            changed["triton.native_matmul"] = True
         with config.patch(changed), one_tile() if writes_products else nullcontext():
             compiled: Callable[..., Any] = torch._inductor.compile(traced, [*leaves])
     return compiled
 
 
 def _build_kernels(graph: Graph) -> None:
-    """Call each of our own operators once, many at a time: a first call builds a kernel, and one by
-    one that takes long.
+    """Call each of our operators once, in parallel.
+
+    The first call of an operator builds its kernel, which takes long one by one.
     """
 
     def made_up(node: Node) -> Tensor:
@@ -428,24 +436,24 @@ def _build_kernels(graph: Graph) -> None:
 
     def call(operator: Node) -> None:
         args = pytree.tree_map_only(Node, made_up, operator.args)
-        with torch.cuda.device(args[0].get_device()):  # a thread starts with the first device
-            operator.target(*args)  # type: ignore[operator]  # which a node's target can also not be
+        with torch.cuda.device(args[0].get_device()):  # new threads use the first device
+            operator.target(*args)  # type: ignore[operator]  # a target may be a string
 
     with ThreadPoolExecutor() as threads:
         list(threads.map(call, _operators(graph)))
 
 
 def _for_gpu(traced: GraphModule) -> None:
-    """Say what the compiler should not join with other things."""
+    """Mark what the compiler should not fuse with other operations."""
     leave_long_products(traced.graph)
     _write_once(traced)
 
 
 def _write_once(traced: GraphModule) -> None:
-    """Have what our operators read written to memory before its views are taken.
+    """Write what our operators read to memory before views of it are taken.
 
-    Otherwise the compiler computes and writes it once more for every operator: activations and
-    gradients are read by two.
+    Otherwise the compiler computes and writes it again for every operator; two of them read each
+    activation and gradient.
     """
     from torch._inductor.inductor_prims import force_stride_order
 
@@ -471,7 +479,7 @@ def _write_once(traced: GraphModule) -> None:
             )
         written.meta = dict(source.meta)
         source.replace_all_uses_with(written)
-        written.update_arg(0, source)  # its own use was replaced as well
+        written.update_arg(0, source)  # its own argument was replaced too
     traced.recompile()
 
 
@@ -480,8 +488,9 @@ def _operators(graph: Graph) -> list[Node]:
 
 
 def _room(p: Tensor, slots: int) -> Tensor:
-    """Room for a parameter of every slot; filters lie channels-last on a GPU, as its kernels read
-    them.
+    """Allocate a parameter for every slot.
+
+    On a GPU, filters are channels-last, as its kernels read them.
     """
     if p.is_cuda and p.ndim == 4:
         return p.new_empty(slots, p.shape[0], *p.shape[2:], p.shape[1]).movedim(-1, 2)
@@ -489,14 +498,14 @@ def _room(p: Tensor, slots: int) -> Tensor:
 
 
 def _room_for(known: Known, slots: int) -> Known:
-    """Room for what is known of the client in every slot, and for what the server shares."""
+    """Allocate the facts about the client in every slot, and what the server shares."""
     shared = each_field(torch.empty_like, Known(shared=known.shared)).shared
     room = each_field(lambda t: t.new_zeros(slots, *t.shape[1:]), known._replace(shared=None))
     return room._replace(shared=shared)
 
 
 def _leaves(known: Known) -> list[Tensor]:
-    """The tensors that each client has of its own."""
+    """Return the tensors with an axis of clients."""
     leaves = pytree.tree_leaves(tuple(known._replace(shared=None)))
     return [leaf for leaf in leaves if leaf is not None]
 

@@ -1,9 +1,8 @@
-"""The clients of a round on several processes of one thread each: on a CPU, threads of one process
-mostly wait for each other.
+"""Training of a round's clients in several processes of one thread each.
 
-Every worker has an engine of its own and trains its share of the clients. All that is large lies in
-memory that they share: the data, the round's weights, the pool of means, and the weights that come
-back. Only draws and losses are sent.
+On a CPU, threads of one process mostly wait for each other. Every worker has its own engine and
+trains its share of the clients. Everything large is in memory that they share: the data, the
+round's weights, the pool of means, and the weights that come back. Only draws and losses are sent.
 """
 
 import ctypes
@@ -41,19 +40,17 @@ from fedmix.training.engines.base import Runner, Work
 
 SHARED_MEMORY = Path("/dev/shm")  # where Linux keeps it; small in many containers
 OR_ALONE = "or set engine.processes=1"
-SECONDS = 5.0  # for a process to be gone
-# of open files: four for a worker, and one more for each piece of shared memory until it has it
+SECONDS = 5.0  # time for a process to end
+# File descriptors of a worker: four, and one for each block of shared memory that is being sent.
 DESCRIPTORS = 10
-OTHER_DESCRIPTORS = 20  # to start workers, and to write files meanwhile
-PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
-ALIGNED = 64  # bytes: a line of a CPU's cache
+OTHER_DESCRIPTORS = 20  # to start workers, and to write files at the same time
+PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
+ALIGNED = 64  # bytes, the size of a CPU's cache line
 Kinds = dict[str, tuple[torch.Size, torch.dtype]]
 
 
 class Reply(NamedTuple):
-    """A worker's clients in the order of their weights, their losses, and warnings; or what went
-    wrong.
-    """
+    """A worker's clients in the order of their weights, their losses and warnings; or its error."""
 
     clients: list[int]
     losses: Array | None
@@ -62,24 +59,39 @@ class Reply(NamedTuple):
 
 
 class Processes:
-    """Divides a round among up to `count` workers, each with the engine that `build` makes, and
-    yields their updates in turn.
+    """Divides a round among worker processes, and yields their updates in turn.
 
-    Workers start with the first round, and anew after a round that failed. The weights that a round
-    yields are overwritten by the next one. Workers get the same clients in every run, so that runs
-    agree to the bit.
+    Workers start in the first round, and again after a round that failed. The next round overwrites
+    the weights that a round yields. Workers get the same clients in every run, so that runs agree
+    to the bit.
+
+    Args:
+        build: Makes the engine of a worker. It must be picklable.
+        count: The largest number of workers.
+
+    Raises:
+        BadInput: `build` cannot be pickled.
     """
 
     def __init__(self, build: Callable[[], Runner], count: int) -> None:
         self.count = count
         self._workers: list[_Worker] = []
         self._seen: dict[str, Any] = {}
-        self._shared: dict[str, Any] = {
-            "build": _pickled(build, pickle.dumps)
-        }  # by value, for each to read
+        # `build` is pickled once, for all workers.
+        self._shared: dict[str, Any] = {"build": _pickled(build, pickle.dumps)}
         weakref.finalize(self, _end, self._workers)
 
     def run_round(self, data: Resident, work: Work) -> Iterator[Updates]:
+        """Yield the updates of each worker's clients.
+
+        Args:
+            data: The training data.
+            work: The work of the round.
+
+        Raises:
+            FedmixError: A worker died, or memory or file descriptors do not suffice. Errors of
+                workers are raised here too.
+        """
         shares = divided([plan.steps for plan in work.plans], self.count)
         try:
             self._share(data, work)
@@ -96,15 +108,14 @@ class Processes:
                 worker.send(own, self._shared)
             for worker in busy:
                 yield worker.updates()
-        except (
-            BaseException
-        ):  # nobody knows what the others are doing, or what has come into shared memory
+        except BaseException:
+            # The state of the other workers, and of shared memory, is unknown.
             _end(self._workers)
             self._seen.clear()
             raise
 
     def _share(self, data: Resident, work: Work) -> None:
-        """Bring what workers read into shared memory, where it is not there yet."""
+        """Copy what workers read into shared memory, unless it is there already."""
         if self._is_new("arrays", data.x):
             self._shared["arrays"] = _put(None, {"x": data.x, "y": data.y})
         if self._is_new("clients", data.data):
@@ -126,10 +137,10 @@ class Processes:
 
 
 def divided(steps: Sequence[int], count: int) -> list[list[int]]:
-    """Positions of clients with so many steps in up to `count` shares.
+    """Divide clients with these numbers of steps into up to `count` shares of positions.
 
-    The longest are dealt out first, there and back. So shares are about as long, and have as many
-    clients, since engines compile their step for a number of clients.
+    The longest are dealt out first, in alternating direction. So shares take about as long, and
+    have about as many clients, since engines compile their step for a number of clients.
 
     >>> divided([5, 1, 4, 2, 3], 2)
     [[0, 1, 3], [2, 4]]
@@ -143,31 +154,28 @@ def divided(steps: Sequence[int], count: int) -> list[list[int]]:
 
 
 class _Name(str):
-    """The name of a worker, and the first that it reads of its parent, before anything is imported:
-    Linux is to kill it with its parent, which may be gone already. Its own watch begins after the
-    imports.
+    """The name of a worker, which ties the worker to its parent when it is unpickled.
+
+    It is the first thing that a worker reads, before it imports anything. Linux then kills the
+    worker when its parent dies; if the parent is gone already, the worker exits. The worker's own
+    watch begins after the imports.
     """
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         tie = f"__import__('ctypes').CDLL(None).prctl({PR_SET_PDEATHSIG}, {signal.SIGKILL:d})"
         check = f"__import__('os').getppid() == {os.getpid()} or __import__('os')._exit(1)"
-        return eval, (
-            f"({tie}, {check}, {str(self)!r})[2]",
-        )  # of builtins alone: it cannot find our modules yet
+        # only builtins: our modules cannot be imported yet
+        return eval, (f"({tie}, {check}, {str(self)!r})[2]",)
 
 
 class _Worker:
-    """The parent's view of a worker: its process, the pipe to it, what it has been told, and the
-    room for its weights.
-    """
+    """The parent's side of a worker: process, pipe, what was sent, and memory for its weights."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context(
-            "spawn"
-        )  # a fork would inherit locks that nobody opens again
+        # A forked process would inherit locks that are never released.
+        context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        # What is large goes through our pipe: start() would wait for ever to hand it to a process
-        # that ended at once.
+        # Large data goes through our pipe: start() would hang if the process ended at once.
         name = (_Name if sys.platform == "linux" else str)("fedmix worker")
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name=name)
         with _deaf_to_ctrl_c():
@@ -177,7 +185,7 @@ class _Worker:
         self.room: _Shared | None = None
 
     def send(self, work: Work, shared: Mapping[str, Any]) -> None:
-        """Have it train; with the work goes what it does not hold yet."""
+        """Send it work, and whatever it does not hold yet; raise FedmixError if it died."""
         if self.room is None or len(next(iter(self.room.tensors.values()))) < len(work.clients):
             self.room = _Shared(
                 _kinds({n: p.expand(len(work.clients), *p.shape) for n, p in work.params.items()})
@@ -193,7 +201,7 @@ class _Worker:
         self.told = held
 
     def updates(self) -> Updates:
-        """What it trained, once that is done."""
+        """Wait for its updates; raise its error, or FedmixError if it died."""
         try:
             reply: Reply = self.pipe.recv()
         except (EOFError, OSError):
@@ -217,15 +225,14 @@ class _Worker:
         )
         return FedmixError(
             f"a worker process {how}, and the round with it; if memory ran out, use fewer "
-            "engine.processes; "
-            "a script must start runs under if __name__ == '__main__'"
+            "engine.processes; a script must start runs under if __name__ == '__main__'"
         )
 
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that start meanwhile never hear of Ctrl-C, which is the parent's business."""
-    resource_tracker.ensure_running()  # which would otherwise start now, and open its ears
+    """Start children with SIGINT blocked, since the parent handles Ctrl-C."""
+    resource_tracker.ensure_running()  # else it would start now, and unblock SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -234,8 +241,9 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _check_descriptors(workers: int) -> None:
-    """Refuse workers that would take more files than this process may have open: in the end it
-    would wait for ever.
+    """Raise FedmixError if new workers need more open files than this process may have.
+
+    Without this check it would hang.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = len(list(Path("/dev/fd").iterdir())) + DESCRIPTORS * workers + OTHER_DESCRIPTORS
@@ -251,15 +259,15 @@ def _end(workers: list[_Worker]) -> None:
         worker.process.terminate()
     for worker in workers:
         worker.process.join(SECONDS)
-        worker.process.kill()  # if it is not gone
+        worker.process.kill()  # if it is still there
         worker.pipe.close()
     workers.clear()
 
 
 def _pickled(value: object, dumps: Callable[[object], Any]) -> bytes:
-    """What a worker is to get, as bytes.
+    """Pickle what a worker gets; raise BadInput if that fails.
 
-    They go to processes that this one started, and to nobody else.
+    The bytes go only to processes that this one started.
     """
     try:
         return bytes(dumps(value))
@@ -271,10 +279,9 @@ def _pickled(value: object, dumps: Callable[[object], Any]) -> bytes:
 
 
 class _Shared:
-    """Tensors of some kinds in one piece of shared memory, since each piece takes file descriptors
-    in every process.
+    """Tensors in one block of shared memory, since each block takes file descriptors everywhere.
 
-    It has no name that could be left behind, and goes with the last who holds it.
+    The memory has no name that could be left behind; it is freed with its last user.
     """
 
     def __init__(self, kinds: Kinds, memory: Tensor | None = None) -> None:
@@ -297,9 +304,7 @@ def _kinds(tensors: Mapping[str, Tensor]) -> Kinds:
 
 
 def _put(there: _Shared | None, tensors: Mapping[str, Tensor]) -> _Shared:
-    """The tensors in shared memory: where some were before, if they are of that kind, else in a new
-    place.
-    """
+    """Copy tensors into shared memory: into `there` if shapes and types fit, else a new block."""
     if there is None or there.kinds != _kinds(tensors):
         there = _Shared(_kinds(tensors))
     for name, tensor in tensors.items():
@@ -309,11 +314,10 @@ def _put(there: _Shared | None, tensors: Mapping[str, Tensor]) -> _Shared:
 
 def _memory(needed: int) -> Tensor:
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else needed
-    if needed > free:  # else the first who writes there is killed
+    if needed > free:  # else the first process to write there is killed
         raise FedmixError(
             f"workers need {-(-needed >> 20)} MiB more of shared memory, and {SHARED_MEMORY} has "
-            f"{free >> 20} left; "
-            f"enlarge it (docker run --shm-size), {OR_ALONE}"
+            f"{free >> 20} left; enlarge it (docker run --shm-size), {OR_ALONE}"
         )
     memory = torch.empty(needed, dtype=torch.uint8)
     memory.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -321,13 +325,12 @@ def _memory(needed: int) -> Tensor:
 
 
 def _serve(parent: Connection) -> None:
-    """A worker's life: a share, a reply, until the parent closes the pipe or is gone."""
+    """Main loop of a worker: train and reply until the parent closes the pipe or is gone."""
     signal.signal(signal.SIGTERM, _leave)
     torch.set_num_threads(1)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    if (
-        sys.platform == "linux"
-    ):  # to which a parent is a thread, which may end before its process does
+    # To Linux a parent is a thread, which may end before its process; the watch replaces this.
+    if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
     engine: Runner | None = None
     held: dict[str, Any] = {}
@@ -343,13 +346,13 @@ def _serve(parent: Connection) -> None:
             if news.keys() & {"arrays", "rows"}:
                 held["data"] = _resident(held)
             reply = _train(engine, held, work)
-        except Exception as error:  # whatever it is, the parent raises it
+        except Exception as error:  # the parent raises it
             reply = Reply([], None, [], _told(error))
         parent.send(reply)
 
 
 def _leave(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # leave only once
     sys.exit()
 
 
@@ -357,7 +360,7 @@ def _die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os._exit(1)  # in the middle of whatever it is, which nobody waits for any more
+    os._exit(1)  # at once, since nobody waits for the result
 
 
 def _unpickled(message: bytes) -> Any:
@@ -371,7 +374,7 @@ def _unpickled(message: bytes) -> Any:
 
 
 def _resident(held: Mapping[str, Any]) -> Resident:
-    """The data as the parent has it, but for the test samples."""
+    """Return the data as the parent has it, without the test samples."""
     x, y = held["arrays"].tensors["x"], held["arrays"].tensors["y"]
     rows = Ragged(**{name: tensor.numpy() for name, tensor in held["rows"].tensors.items()})
     return Resident(
@@ -405,12 +408,12 @@ def _train(engine: Runner, held: Mapping[str, Any], work: Work) -> Reply:
 
 
 def _told(error: Exception) -> Exception:
-    """The error as it can be sent, with where it came from if it was not foreseen."""
+    """Return the error in a form that can be sent, with its traceback if it was not expected."""
     if not isinstance(error, FedmixError):
         error.add_note(f"in a worker process:\n{traceback.format_exc()}")
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # whatever its class does when it is copied
+    except Exception:  # its class may do anything when it is unpickled
         told = FedmixError(f"{type(error).__name__}: {error}")
         told.add_note(traceback.format_exc())
         return told

@@ -1,6 +1,4 @@
-"""The reference engine: one client after another, one step after another, nothing padded; slow,
-plain, easy to debug.
-"""
+"""The reference engine, which runs one client after another: slow, plain, easy to debug."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,9 +20,9 @@ from fedmix.training.settings import Training
 
 @dataclass(frozen=True, kw_only=True)
 class Sequential(Engine):
-    """One client after another, nothing padded: slow, plain, easy to debug.
+    """Runs one client after another, without padding: slow, plain, easy to debug.
 
-    A failure names the round, the client and the step, and says what the input looked like.
+    An error names the round, the client and the step, and describes the input.
     """
 
     name = "sequential"
@@ -50,7 +48,7 @@ class SequentialRunner:
 
     def _update(self, data: Resident, work: Work, position: int) -> Updates:
         client, plan = int(work.clients[position]), work.plans[position]
-        plan = plan.cut(int(plan.mask.sum(1).max()))  # padding comes last, and is not even gathered
+        plan = plan.cut(int(plan.mask.sum(1).max()))  # padding comes last; do not gather it
         located = data.put(data.locate(plan, client, self.partners_of_all))
         params, velocity = work.params, rest(work.params, self.training)
         known, losses = work.known.of(position), []
@@ -71,7 +69,7 @@ class SequentialRunner:
                     )
             except FedmixError:
                 raise
-            except Exception as error:  # of an objective or a model, which can be anyone's
+            except Exception as error:  # objectives and models may be users' code
                 reason = f"{type(error).__name__}: {error}; its input was {describe(batch)}"
                 raise ClientFailure(work.round, client, step, reason) from error
             if not torch.isfinite(loss) or not all(

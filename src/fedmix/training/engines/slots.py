@@ -1,5 +1,6 @@
-"""Clients of different length in a fixed number of slots: as one finishes, the next takes its
-place.
+"""Clients with different numbers of steps in a fixed number of slots.
+
+When a client finishes, the next one takes its slot.
 """
 
 import heapq
@@ -22,12 +23,19 @@ class Stay(NamedTuple):
 
 
 def pack(steps: Sequence[int], slots: int) -> list[Stay]:
-    """Longest first, each into the slot that is free first; ordered by when they finish.
+    """Assign clients to slots: longest first, each to the slot that is free first.
+
+    Args:
+        steps: The number of steps of each client.
+        slots: The number of slots.
+
+    Returns:
+        One stay per client, in the order in which they finish.
 
     >>> [tuple(stay) for stay in pack([2, 5, 3], slots=2)]
     [(2, 1, 0, 3), (1, 0, 0, 5), (0, 1, 3, 5)]
     """
-    free = [(0, slot) for slot in range(slots)]  # a heap of when each is free
+    free = [(0, slot) for slot in range(slots)]  # a heap of (step when free, slot)
     stays = []
     for client in np.argsort([-s for s in steps], kind="stable").tolist():
         start, slot = free[0]
@@ -37,18 +45,23 @@ def pack(steps: Sequence[int], slots: int) -> list[Stay]:
 
 
 def length(stays: Sequence[Stay]) -> int:
-    """How many steps the round takes."""
+    """Return the number of steps of the round."""
     return max(stay.stop for stay in stays)
 
 
 def busy(stays: Sequence[Stay], slots: int) -> float:
-    """The share of slots and steps that are a client's."""
+    """Return the share of slots and steps in which a client trains."""
     return sum(stay.stop - stay.start for stay in stays) / (slots * length(stays))
 
 
 def slots_for(steps: Sequence[int], most: int, *, halving: bool, share: float) -> int:
-    """The largest number of slots, from `most` down, of which at least `share` is busy; by halves,
-    where each number is dear.
+    """Return the largest number of slots, at most `most`, of which at least `share` is busy.
+
+    Args:
+        steps: The number of steps of each client.
+        most: The largest number of slots.
+        halving: Whether to try halves only, because each number of slots is expensive to prepare.
+        share: The smallest share of slots and steps in which a client must train.
     """
     slots = min(most, len(steps))
     if not halving:  # no round is shorter than its longest client
@@ -59,10 +72,9 @@ def slots_for(steps: Sequence[int], most: int, *, halving: bool, share: float) -
 
 
 def arrange(plans: Sequence[ClientPlan], stays: Sequence[Stay], slots: int) -> ClientPlan:
-    """Plans of several clients as one of (steps, slots, ...), each where it stays; masked where
-    nobody does.
+    """Arrange the plans of several clients into one of (steps, slots, ...).
 
-    This is the one place that knows about ragged clients.
+    Places without a client are masked. No other function handles clients of different lengths.
     """
     steps = length(stays)
 

@@ -1,8 +1,7 @@
-"""All clients of a round at once on one device: the local step under `vmap`, every client with
-weights of its own.
+"""Training of many clients at once on one device: the local step under `vmap`.
 
-Clients take turns in a number of slots that is chosen so that few stand idle: whoever is done
-leaves, and the next one starts in the same place. Inside a batch, padding is masked.
+Every client has its own weights. Clients take turns in a number of slots that is chosen so that few
+are idle: when a client is done, the next one starts in its slot. Within a batch, padding is masked.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ from fedmix.training.engines.processes import Processes
 from fedmix.training.engines.slots import Stay, arrange, length, pack, slots_for
 from fedmix.training.settings import Training
 
-# On a CPU, stacking clients pays while their weights stay in its caches. Measured with 15 clients
+# On a CPU, stacking clients is faster if their weights fit into its caches. With 15 clients
 # of the paper's VGG (14 MB each): 1159 ms a step stacked, 887 ms one by one; with 10 of LeNet-5
 # (0.25 MB each) stacking is three times faster.
 CPU_STACKS_BELOW = 8 * 2**20
@@ -34,13 +33,16 @@ CPU_STACKS_BELOW = 8 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Vectorised(Engine):
-    """Many clients at once; the number halves when the device's memory is short.
+    """Trains many clients at once; halves their number when the device's memory does not suffice.
 
     Args:
-        chunk: how many clients train at once; by default all, on a CPU one where the model is
-            large.
-        compile: whether to compile the step first, which takes some seconds for each number of
-            slots; by default on a GPU only.
+        chunk: How many clients train at once. By default all, but only one if a large model trains
+            on a CPU.
+        compile: Whether to compile the step first, which takes some seconds for each number of
+            slots. By default on a GPU only.
+
+    Raises:
+        BadInput: `chunk` is not a positive whole number, or `compile` is not a bool.
     """
 
     name = "vectorised"
@@ -102,26 +104,24 @@ class VectorisedRunner:
                         "training.batch_size or use a smaller model"
                     ) from error
                 short = True
-            if short:  # only here, where no traceback holds the program any more
+            if short:  # only here, where no traceback refers to the program
                 self.chunk = -(-slots // 2)
                 self.forget()
 
     def packed(self, steps: Sequence[int]) -> tuple[list[Stay], int]:
-        """Where clients with so many steps stay, and in how many slots."""
+        """Return the stays of clients with these numbers of steps, and the number of slots."""
         halving, share = (True, 0.5) if self.compile else (False, 0.9)
         slots = slots_for(steps, self.chunk or len(steps), halving=halving, share=share)
         return pack(steps, slots), slots
 
     def forget(self) -> None:
-        """Give back the memory and the compiled code of earlier rounds; the next one prepares its
-        own.
-        """
+        """Free the memory and the compiled code of earlier rounds."""
         self._programs.clear()
 
     def _run(
         self, data: Resident, work: Work, stays: list[Stay], slots: int
     ) -> Iterator[tuple[Updates, set[int]]]:
-        """Updates as clients finish, with their positions in the round."""
+        """Yield updates as clients finish, with their positions in the round."""
         located = [
             data.locate(p, int(k), self.partners_of_all)
             for p, k in zip(work.plans, work.clients, strict=True)
@@ -165,9 +165,8 @@ class VectorisedRunner:
                     program.start([stay.slot for stay in done])
                     program.meet(work.known, [stay for stay in stays if stay.start == stop])
         except torch.OutOfMemoryError:
-            self._check(
-                data, work, stays, plan, losses, finite
-            )  # whoever is done will not come again
+            # Clients that are done do not run again, so check them now.
+            self._check(data, work, stays, plan, losses, finite)
             raise
         self._check(data, work, stays, plan, losses, finite)
 
@@ -175,9 +174,8 @@ class VectorisedRunner:
         slots = plan.rows.shape[1]
         found = self._programs.get(slots)
         if found is None or not found.fits(data, plan, work.pool):
-            if (
-                found is not None or not self.compile
-            ):  # without compiled code, nothing is worth keeping
+            # Only compiled code is worth keeping.
+            if found is not None or not self.compile:
                 found = None
                 self.forget()
             found = self._programs[slots] = Program(
@@ -195,8 +193,9 @@ class VectorisedRunner:
         losses: Tensor,
         finite: list[Tensor],
     ) -> None:
-        """Name the client and the step where numbers stopped being finite, if any did: of the first
-        stays, which are over.
+        """Raise Diverged if a loss or a weight of the clients that are done is NaN or infinite.
+
+        The error names the client and the step.
         """
         over = torch.cat(finite) if finite else torch.ones(0, dtype=torch.bool, device=data.device)
         if bool(over.all() & torch.isfinite(losses).all()):

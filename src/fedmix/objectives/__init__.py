@@ -1,4 +1,4 @@
-"""What a client minimises: one file per algorithm of the paper, composed with `+`."""
+"""Objectives that clients minimise: one file per algorithm, added with `+`."""
 
 from fedmix.objectives.algorithm import Algorithm, algorithm, objective
 from fedmix.objectives.base import ClientState, Needs, Objective, Phase, batch_mean

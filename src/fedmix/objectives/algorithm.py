@@ -1,4 +1,4 @@
-"""Algorithms by name: an objective with some of its settings, and what it exchanges."""
+"""Algorithms by name: an objective with settings, and the exchange that it uses."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ class Algorithm:
     """What `--algorithm NAME` stands for.
 
     Args:
-        objective: the name of its objective.
-        settings: of its [objective]; a preset's λ stands for what is not set here.
-        exchange: its [exchange], None where it uses no means.
-        prox: whether it has FedProx's term, with the preset's μ.
+        objective: The name of its objective.
+        settings: Its [objective] settings. A preset's λ is used where they do not set one.
+        exchange: Its [exchange] settings; None if it uses no means.
+        prox: Whether it has FedProx's term, with the preset's μ.
     """
 
     objective: str
@@ -27,7 +27,16 @@ class Algorithm:
 
 
 def algorithm(name: str, about: str, what: Algorithm) -> None:
-    """Make an algorithm known under a name."""
+    """Register an algorithm.
+
+    Args:
+        name: The name on the command line.
+        about: A sentence about it.
+        what: The algorithm.
+
+    Raises:
+        BadInput: Another algorithm has this name.
+    """
 
     def make() -> Algorithm:
         return what
@@ -39,13 +48,20 @@ def algorithm(name: str, about: str, what: Algorithm) -> None:
 def objective(
     name: str, about: str = "", *, exchange: Mapping[str, Any] | None = None, **settings: Any
 ) -> Callable[[T], T]:
-    """A decorator that registers an objective, and the algorithm of the same name.
+    """Decorate an objective to register it, and the algorithm of the same name.
 
     Args:
-        name: the name in specs and on the command line.
-        about: a sentence about it; by default the first line of its docstring.
-        exchange: settings of the algorithm's exchange, {} for the usual ones; None: no means.
-        settings: of the objective in that algorithm.
+        name: The name in specs and on the command line.
+        about: A sentence about it; by default the first line of its docstring.
+        exchange: The algorithm's [exchange] settings; {} for the defaults, None if it uses no
+            means.
+        settings: The algorithm's [objective] settings.
+
+    Returns:
+        A decorator that returns what it is given.
+
+    Raises:
+        BadInput: Another objective or algorithm has this name.
     """
 
     def registered(make: T) -> T:

@@ -1,5 +1,7 @@
-"""What an objective is: a pure function of (model, params, anchor, batch), and what it asks of the
-plan.
+"""Base classes of objectives.
+
+An objective is a pure function of (model, params, anchor, batch). It also states what a batch must
+hold for it.
 """
 
 import math
@@ -19,50 +21,56 @@ MeansPer = Literal["batch", "sample"]
 
 
 class ClientState(ABC):
-    """What clients keep between rounds, and what the server sends them along with the weights.
+    """State that clients keep between rounds, and state that the server sends with the weights.
 
-    Both are tensors by name, and both change by pure functions. Only clients that take part keep
-    anything, so memory grows with these and not with all clients.
+    Both are tensors by name, and pure functions compute both. Only clients that have taken part
+    keep a state, so memory grows with their number and not with that of all clients.
     """
 
     @abstractmethod
     def first(self, params: Params) -> tuple[Params, Params]:
-        """What a client keeps before its first round, and what the server shares before the first.
+        """Return the initial state of a client, and the initial state of the server.
 
         Args:
-            params: the model's weights, of which the shapes matter.
+            params: The model's weights; only their shapes matter.
         """
 
     @abstractmethod
     def after(
         self, kept: Params, shared: Params, anchor: Params, params: Params, moved: Tensor | float
     ) -> tuple[Params, Params]:
-        """What a client keeps after its local update, and what it sends.
+        """Return what a client keeps after its local update, and what it sends.
 
-        The server adds the sum of what clients sent, over the number of all clients, to `shared`.
+        The server sums what clients sent, divides by the number of all clients, and adds that to
+        `shared`.
 
         Args:
-            kept: what the client kept until now.
-            shared: what the server sent.
-            anchor: the weights that the round began with.
-            params: the weights after the client's local steps.
-            moved: the sum of the factors with which its gradients entered these weights: the
+            kept: What the client has kept until now.
+            shared: What the server sent.
+            anchor: The weights at the start of the round.
+            params: The weights after the client's local steps.
+            moved: The sum of the factors with which its gradients entered these weights: the
                 learning rate times the number of steps, and more with momentum.
         """
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a batch must hold beside samples.
+    """What a batch must hold besides samples.
+
+    Two of them are merged with `|`.
 
     Args:
-        means: received means, one per "batch" or one per "sample".
-        partner: samples to mix with, "local" or "global" ones.
-        alpha: a ratio drawn from Beta(alpha, alpha) for each batch.
-        layer: where means are taken: 0 for inputs, k for hidden states after k layers.
-        counts: how many samples of each class the client has.
-        samples: how many samples the client has.
-        state: what clients keep between rounds.
+        means: Received means: one per "batch" or one per "sample".
+        partner: Samples to mix with: "local" or "global" ones.
+        alpha: Draw a ratio from Beta(alpha, alpha) for each batch.
+        layer: Where means are taken: 0 for inputs, k for hidden states after k layers.
+        counts: The client's number of samples of each class.
+        samples: The client's number of samples.
+        state: State that clients keep between rounds.
+
+    Raises:
+        BadInput: A value is not one of these, or two that are merged contradict each other.
     """
 
     means: MeansPer | None = None
@@ -88,6 +96,7 @@ class Needs:
 
     @property
     def mixes(self) -> bool:
+        """Whether samples are mixed with means or with other samples."""
         return self.means is not None or self.partner is not None
 
     def __or__(self, other: "Needs") -> "Needs":
@@ -109,24 +118,26 @@ class Needs:
 
 
 class Objective(ABC):
-    """Base of all objectives.
+    """Base class of all objectives.
 
-    Subclass it, write `__call__`, and state `needs` if it uses more of the batch than x and y.
+    Subclass it and write `__call__`. Define `needs` if the objective uses more of a batch than x
+    and y.
 
-    `objective(model, params, anchor, batch)` is the scalar that one local step descends: `params`
-    are the client's weights, `anchor` those the round began with. It draws nothing, stores nothing
-    and does not know which engine calls it.
+    `objective(model, params, anchor, batch)` returns the scalar that a local step minimises:
+    `params` are the client's weights, `anchor` those at the start of the round. It draws no random
+    numbers, stores nothing and does not depend on the engine that calls it.
     """
 
     @property
     def needs(self) -> Needs:
+        """What a batch must hold besides samples; by default nothing."""
         return Needs()
 
     @abstractmethod
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor: ...
 
     def phases(self) -> tuple["Phase", ...]:
-        """The gradient steps that one batch is used for, in order."""
+        """Return the gradient steps that are taken for each batch, in order."""
         return (Phase(self),)
 
     def __add__(self, other: "Objective") -> "Objective":
@@ -135,7 +146,7 @@ class Objective(ABC):
 
 @dataclass(frozen=True)
 class Phase:
-    """One gradient step: descend `objective` in the parameters of all layers from `layer` on."""
+    """One gradient step: minimise `objective` in the parameters of the layers from `layer` on."""
 
     objective: Objective
     layer: int = 0
@@ -143,7 +154,13 @@ class Phase:
 
 @dataclass(frozen=True)
 class Sum(Objective):
-    """Two objectives added. A term of one phase joins every phase of the other."""
+    """The sum of two objectives.
+
+    If one of them has several phases, the other is added to each.
+
+    Raises:
+        BadInput: A term is not an objective, both have several phases, or their needs differ.
+    """
 
     first: Objective
     second: Objective
@@ -176,7 +193,7 @@ class Sum(Objective):
 
 
 def parts(objective: Objective) -> Iterator[Objective]:
-    """The objective and all that it is made of."""
+    """Yield the objective and all objectives that it is made of."""
     yield objective
     for part in vars(objective).values():
         if isinstance(part, Objective):
@@ -184,12 +201,17 @@ def parts(objective: Objective) -> Iterator[Objective]:
 
 
 def batch_mean(per_sample: Tensor, mask: Tensor) -> Tensor:
-    """The mean over the samples of a batch, padding left out."""
+    """Return the mean over the samples of a batch, without padding.
+
+    Args:
+        per_sample: One value per sample, (B,).
+        mask: 1 for a sample and 0 for padding, (B,).
+    """
     return (per_sample * mask).sum() / mask.sum().clamp(min=1)
 
 
 def ratio(who: str, lam: float) -> None:
-    """Refuse a mixing ratio that is none."""
+    """Raise BadInput for a mixing ratio outside [0, 1]; `who` names the objective."""
     if not 0 <= number(f"{who}: lam", lam) <= 1:
         raise BadInput(
             f"{who}: lam={lam} is outside [0, 1]; small values such as 0.05 to 0.2 are usual"
@@ -197,13 +219,13 @@ def ratio(who: str, lam: float) -> None:
 
 
 def beta(who: str, alpha: float) -> None:
-    """Refuse what is no parameter of a Beta distribution."""
+    """Raise BadInput for a parameter of a Beta distribution that is not positive and finite."""
     if not 0 < number(f"{who}: alpha", alpha) < math.inf:
         raise BadInput(f"{who}: alpha={alpha} must be positive; 1 draws λ uniformly")
 
 
 def received(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The means that came with a batch."""
+    """Return the means (x, y) that came with a batch; raise BadInput if it has none."""
     if batch.mean_x is None or batch.mean_y is None:
         raise BadInput("this batch carries no received means; run a mean exchange first")
     return batch.mean_x, batch.mean_y

@@ -11,18 +11,19 @@ from fedmix.models.functional import Model
 from fedmix.objectives.algorithm import objective
 from fedmix.objectives.base import Needs, Objective, batch_mean
 
-ABSENT = 1e-8  # in the place of a count of 0: the class is out of the softmax in all but name
+ABSENT = 1e-8  # replaces a count of 0, so that the softmax nearly leaves the class out
 
 
 @objective("fedlc", "logits calibrated by the client's label counts")
 @dataclass(frozen=True)
 class FedLC(Objective):
-    """ℓ(z − τ·n^(−1/4), y), where n are the client's label counts: rare classes get a margin.
+    """Loss with calibrated logits, ℓ(z − τ·n^(−1/4), y), so that rare classes get a margin.
 
-    `tau` scales the margins; with 0 the loss is FedAvg's.
+    z are the logits, and n are the client's label counts. `tau` scales the margins; with 0 the loss
+    is FedAvg's.
 
-    The softmax is over all classes, as in public code. The paper's sum leaves the own class out,
-    for which the loss has no lower bound.
+    The softmax is over all classes, as in public code. The paper's sum leaves out the sample's own
+    class, and then the loss has no lower bound.
     """
 
     tau: float = 1.0

@@ -1,5 +1,6 @@
-"""FedMix: global mixup by a first-order expansion that needs only means (the paper's Proposition 1
-and Algorithm 2).
+"""FedMix: global mixup by a first-order expansion that needs only means.
+
+See the paper's Proposition 1 and Algorithm 2.
 """
 
 from dataclasses import dataclass
@@ -19,14 +20,21 @@ from fedmix.objectives.base import MeansPer, Needs, Objective, batch_mean, ratio
 @objective("fedmix", "global mixup from means, by a Taylor expansion", exchange={})
 @dataclass(frozen=True)
 class FedMix(Objective):
-    """ℓ1 + ℓ2 + ℓ3 = (1−λ)·ℓ(f(x'), y) + λ·ℓ(f(x'), ȳ) + λ·∂ℓ(f(x'), y)/∂x · x̄, at x' = (1−λ)x.
+    """Global mixup with received means (x̄, ȳ), by a first-order expansion of the loss.
 
-    ℓ3 is the mean over samples of each sample's own directional derivative along x̄, by forward
-    mode. `scale="algorithm"` takes Algorithm 2's literal λ·∂ℓ1/∂x, which is (1−λ) times Proposition
-    1's. `expand="logits"` puts the expansion into the logits, z = f(x') + λ·∂f/∂x·x̄, and keeps the
-    loss exact, (1−λ)·ℓ(z, y) + λ·ℓ(z, ȳ): the same to O(λ²), but bounded below. `third` multiplies
-    the derivative, to learn what it is worth: 0 leaves it out, 1/B is the size that averaging it
-    twice gives.
+    The loss is ℓ1 + ℓ2 + ℓ3 = (1−λ)·ℓ(f(x'), y) + λ·ℓ(f(x'), ȳ) + λ·∂ℓ(f(x'), y)/∂x · x̄, at x' =
+    (1−λ)x. ℓ3 is the mean over samples of each sample's directional derivative along x̄, computed
+    in forward mode.
+
+    `scale="algorithm"` uses λ·∂ℓ1/∂x, as Algorithm 2 states it, which is (1−λ) times Proposition
+    1's. `expand="logits"` expands the logits instead, z = f(x') + λ·∂f/∂x·x̄, and keeps the loss
+    exact, (1−λ)·ℓ(z, y) + λ·ℓ(z, ȳ): the same to O(λ²), but bounded below. `third` multiplies the
+    derivative, to measure its effect: 0 leaves it out, and 1/B is its size if it is averaged over
+    the batch twice.
+
+    Raises:
+        BadInput: A setting is outside its range, or `scale="algorithm"` is given with
+            `expand="logits"`.
     """
 
     lam: float

@@ -16,7 +16,7 @@ from fedmix.objectives.base import Needs, Objective, batch_mean
 @objective("fedrs", "a restricted softmax for classes that a client lacks")
 @dataclass(frozen=True)
 class FedRS(Objective):
-    """ℓ(a·z, y), where a is 1 for classes that the client has and α for the others.
+    """Loss with scaled logits, ℓ(a·z, y), where a is 1 for the client's classes and α for others.
 
     `alpha` is that factor; with 1 the loss is FedAvg's.
     """

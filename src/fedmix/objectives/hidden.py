@@ -1,4 +1,4 @@
-"""Mixing hidden states instead of inputs (the paper's appendix E, after Manifold Mixup)."""
+"""Mixing of hidden states instead of inputs (the paper's appendix E, after Manifold Mixup)."""
 
 from dataclasses import dataclass, replace
 
@@ -14,12 +14,15 @@ from fedmix.objectives.supervised import Supervised
 
 @dataclass(frozen=True)
 class Hidden(Objective):
-    """`objective` on hidden states after `layer` layers, updating only the layers after them; then
-    a plain step on everything.
+    """Another objective applied to hidden states, followed by a plain step on all layers.
 
+    `objective` sees the hidden states after `layer` layers and trains only the layers after these.
     Means of hidden states are computed with the round's global weights and sent every round. The
-    encoder cannot follow the mixed loss, since others' hidden states came from weights that no
-    longer exist; the plain step trains it.
+    layers before are not trained by the mixed loss, since the hidden states of others came from
+    weights that no longer exist; the plain step trains them.
+
+    Raises:
+        BadInput: `objective` has several phases, or `layer` is not a positive whole number.
     """
 
     objective: Objective

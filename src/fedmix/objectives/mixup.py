@@ -1,5 +1,6 @@
-"""Mixup (Zhang et al. 2018) with raw samples: inside a client (LocalMix) or across all of them
-(GlobalMix).
+"""Mixup (Zhang et al. 2018) of raw samples.
+
+LocalMix mixes samples of one client, GlobalMix those of all clients.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,16 @@ def mixed_loss(
     other_y: Tensor,
     lam: Tensor | float,
 ) -> Tensor:
-    """(1−λ)·ℓ(f(x̃), y) + λ·ℓ(f(x̃), y') at x̃ = (1−λ)x + λx'."""
+    """Return the mean of (1−λ)·ℓ(f(x̃), y) + λ·ℓ(f(x̃), y') at x̃ = (1−λ)x + λx'.
+
+    Args:
+        model: The model f with its loss ℓ.
+        params: The client's weights.
+        batch: The samples (x, y).
+        other_x: The inputs x' to mix with.
+        other_y: Their targets y'.
+        lam: The mixing ratio λ.
+    """
     outputs = model(params, (1 - lam) * batch.x + lam * other_x, batch.key)
     own, other = model.loss(outputs, batch.y), model.loss(outputs, other_y)
     return batch_mean((1 - lam) * own + lam * other, batch.mask)
@@ -59,8 +69,9 @@ class _RawMix(Objective):
 @objective("localmix", "mixup inside a client", alpha=1.0)
 @dataclass(frozen=True)
 class LocalMix(_RawMix):
-    """Mixup of a client's samples with random samples of its own, λ fixed or drawn from Beta(α, α)
-    for each batch.
+    """Mixup of a client's samples with random samples of its own.
+
+    λ is fixed, or drawn from Beta(α, α) for each batch.
     """
 
     @property
@@ -71,7 +82,7 @@ class LocalMix(_RawMix):
 @objective("globalmix", "mixup with everyone's raw samples, an upper bound", alpha=1.0)
 @dataclass(frozen=True)
 class GlobalMix(_RawMix):
-    """Mixup with random raw samples of all clients: what FedMix approximates.
+    """Mixup with random raw samples of all clients, which FedMix approximates.
 
     It breaks privacy and serves as an upper bound.
     """

@@ -1,4 +1,4 @@
-"""NaiveMix: mixup with a received mean as if it were a sample (the paper's equation 2)."""
+"""NaiveMix: mixup with a received mean in the place of a sample (the paper's equation 2)."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,9 @@ from fedmix.objectives.mixup import mixed_loss
 @objective("naivemix", "mixup with means as if they were samples", exchange={})
 @dataclass(frozen=True)
 class NaiveMix(Objective):
-    """(1−λ)·ℓ(f((1−λ)x + λx̄), y) + λ·ℓ(f((1−λ)x + λx̄), ȳ), one mean (x̄, ȳ) per batch or per
-    sample.
+    """Mixup with received means (x̄, ȳ) as if they were samples, one per batch or per sample.
+
+    The loss is (1−λ)·ℓ(f(x̃), y) + λ·ℓ(f(x̃), ȳ) at x̃ = (1−λ)x + λx̄.
     """
 
     lam: float

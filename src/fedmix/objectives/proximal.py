@@ -1,4 +1,4 @@
-"""FedProx's proximal term (Li et al. 2020), to be added to any objective."""
+"""FedProx's proximal term (Li et al. 2020), which can be added to any objective."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from fedmix.objectives.base import Objective
 
 @dataclass(frozen=True)
 class Proximal(Objective):
-    """μ/2 · ‖w − w_anchor‖², which keeps a client near the weights the round began with.
+    """The term μ/2 · ‖w − w_anchor‖², which keeps clients near the weights at the round's start.
 
     >>> from fedmix import FedMix
     >>> (FedMix(lam=0.05) + Proximal(mu=0.1)).second

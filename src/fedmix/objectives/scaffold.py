@@ -14,10 +14,11 @@ from fedmix.objectives.supervised import Supervised
 
 @dataclass(frozen=True)
 class ControlVariates(ClientState):
-    """c_k ← c_k − c + (w_round − w_k) / (η·S) after S steps; the server adds Σ Δc_k / N to c.
+    """SCAFFOLD's control variates: c_k of each client, and c of the server.
 
-    With momentum, η·S becomes the sum of the factors with which the update holds its gradients, so
-    that c_k is a mean of a client's gradients with momentum too.
+    After S steps, c_k ← c_k − c + (w_round − w_k) / (η·S), and the server adds Σ Δc_k / N to c.
+    With momentum, η·S becomes the sum of the factors with which the gradients entered the update,
+    so that c_k is still a mean of the client's gradients.
     """
 
     def first(self, params: Params) -> tuple[Params, Params]:
@@ -33,7 +34,7 @@ class ControlVariates(ClientState):
 
 @dataclass(frozen=True)
 class Scaffold(Objective):
-    """A term whose gradient is c − c_k and whose value is 0, to be added to any objective.
+    """A term with gradient c − c_k and value 0, which can be added to any objective.
 
     >>> from fedmix import Supervised
     >>> (Supervised() + Scaffold()).needs.state
@@ -54,5 +55,5 @@ class Scaffold(Objective):
 
 @objective("scaffold", "plain local training with control variates, which clients keep")
 def scaffold() -> Objective:
-    """SCAFFOLD with the objective of FedAvg."""
+    """FedAvg's objective with SCAFFOLD's control variates."""
     return Supervised() + Scaffold()

@@ -13,7 +13,7 @@ from fedmix.objectives.base import Objective, batch_mean
 @objective("fedavg", "plain local training")
 @dataclass(frozen=True)
 class Supervised(Objective):
-    """ℓ = mean_i ℓ(f(x_i), y_i)."""
+    """The mean loss of a batch, mean_i ℓ(f(x_i), y_i)."""
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
         return batch_mean(model.loss(model(params, batch.x, batch.key), batch.y), batch.mask)

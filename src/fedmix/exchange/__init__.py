@@ -1,4 +1,4 @@
-"""The mean exchange: what clients release, what the server makes of it, and what it costs."""
+"""The mean exchange: what clients release, the server's pool of it, and the bytes it takes."""
 
 from fedmix.exchange.all_clients import Releases, release_all
 from fedmix.exchange.one_client import Means, average, release, split_at_random, split_by_class

@@ -1,4 +1,4 @@
-"""What many clients released, as arrays, and how all of them release at once."""
+"""Released means of many clients as arrays, and the release of all clients at once."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -16,8 +16,10 @@ Streams = Callable[[Array], Iterator[np.random.Generator]]
 
 
 class Releases(NamedTuple):
-    """Released means of many clients, in the clients' order: `owner` (g,) says whose each is. Never
-    changed in place.
+    """Released means of many clients, sorted by client. Never changed in place.
+
+    `owner` (g,) is the client of each mean, `x` (g, ...) are mean inputs and `y` (g, C) mean label
+    vectors.
     """
 
     owner: Array
@@ -25,18 +27,18 @@ class Releases(NamedTuple):
     y: Tensor
 
     def of(self, client: int) -> Means:
-        """What one client released; empty if it sent nothing."""
+        """Return the means of one client; empty if it sent none."""
         first, last = np.searchsorted(self.owner, [client, client + 1])
         return Means(self.x[first:last], self.y[first:last])
 
     def without(self, clients: Array) -> "Releases":
-        """Those of all other clients."""
+        """Return the means of all clients but these."""
         kept = np.flatnonzero(~np.isin(self.owner, clients))
         return Releases(self.owner[kept], self.x[kept], self.y[kept])
 
     @staticmethod
     def joined(parts: Sequence["Releases"]) -> "Releases":
-        """Those of several parts, no client in two of them, in the clients' order."""
+        """Join several parts, which have no client in common, and sort them by client."""
         owner, x, y = (
             np.concatenate([p.owner for p in parts]),
             torch.cat([p.x for p in parts]),
@@ -56,12 +58,19 @@ def release_all(
     grouping: Streams,
     noise: Streams,
 ) -> list[Releases]:
-    """What `release` gives for each of these clients, in order; none or one part.
+    """Release the means of many clients, as `release` does for one, a block of clients at a time.
 
-    It is made a block of clients at a time.
+    Args:
+        clients: The clients' numbers.
+        data: The data of all clients.
+        how: The settings of the exchange.
+        encode: Turns stored samples into the tensor that is averaged.
+        grouping: Returns a random generator for each of the given clients, to split its samples. It
+            is called once, with those clients that are split.
+        noise: The same for the noise, called with those clients that add noise.
 
-    `grouping` and `noise` give clients' own streams; they are asked once, for those clients that
-    draw from them.
+    Returns:
+        One part with the means of all clients that send any; no part if none does.
     """
     samples = data.clients.sizes
     senders = clients[samples[clients] >= how.cutoff]
@@ -72,10 +81,8 @@ def release_all(
     noises = noise(senders if any(how.noises) else senders[:0])
     before = np.cumsum(samples[senders]) - samples[senders]
     cuts = np.flatnonzero(np.diff(before // CHUNK)) + 1
-    room: Releases | None = (
-        # taken at once: small results between large blocks would keep memory from being used again
-        None
-    )
+    # Allocated once: small results between large blocks would keep memory from being reused.
+    room: Releases | None = None
     count = 0
     for block, size in zip(np.split(senders, cuts), np.split(sizes, cuts), strict=True):
         part = _release_block(block, size, data, how, encode, splits, noises)

@@ -1,5 +1,7 @@
-"""What leaves a client: its samples split into groups of M_k, clipped if asked for, each group
-averaged, and noised.
+"""What leaves a client: means of its samples.
+
+Samples are split into groups of M_k, clipped if the settings say so, and averaged by group; noise
+is added to the means.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,19 +19,21 @@ CHUNK = 1024
 
 
 class Means(NamedTuple):
-    """Averaged inputs (g, ...) and averaged label vectors (g, C)."""
+    """Mean inputs (g, ...) and mean label vectors (g, C)."""
 
     x: Tensor
     y: Tensor
 
     @property
     def bytes(self) -> int:
+        """Size of the values in bytes."""
         return sum(t.numel() * t.element_size() for t in self)
 
 
 def split_at_random(count: int, size: int, rng: np.random.Generator) -> list[Array]:
-    """Positions 0..count-1 in random groups of `size`; what is left over joins the last group, so
-    none is smaller.
+    """Split positions 0..count-1 into random groups of `size`.
+
+    The remainder joins the last group, so that no group is smaller.
 
     >>> [len(g) for g in split_at_random(10, 4, np.random.default_rng(0))]
     [4, 6]
@@ -38,8 +42,18 @@ def split_at_random(count: int, size: int, rng: np.random.Generator) -> list[Arr
 
 
 def split_by_class(labels: Array, size: int, rng: np.random.Generator) -> list[Array]:
-    """Groups of one class each, none smaller than `size`: classes with fewer samples share groups,
-    or join the last one.
+    """Split samples into groups of one class each, none smaller than `size`.
+
+    Classes with fewer samples share groups. If they have too few for a group together, they join
+    the last one.
+
+    Args:
+        labels: The class of each sample.
+        size: The smallest size of a group.
+        rng: Shuffles the samples of each class.
+
+    Returns:
+        The positions of the samples of each group.
     """
     groups: list[Array] = []
     rest: list[Array] = []
@@ -62,9 +76,10 @@ def _cut(rows: Array, size: int) -> list[Array]:
 
 
 def split(y: Tensor, size: int, how: str, rng: np.random.Generator) -> list[Array]:
-    """The groups of a client's samples.
+    """Split a client's samples into groups of at least `size`, by class if `how` is "class".
 
-    Where two of `size` cannot be, one holds them all and nothing is drawn.
+    If there are too few samples for two groups, one group holds them all and no random numbers are
+    drawn.
     """
     if len(y) < 2 * size:
         return [np.arange(len(y))]
@@ -76,8 +91,9 @@ def split(y: Tensor, size: int, how: str, rng: np.random.Generator) -> list[Arra
 
 
 def clipped(x: Tensor, y: Tensor, how: Exchange) -> tuple[Tensor, Tensor]:
-    """Samples scaled down to the bounds on their norms: input and label together, or each to its
-    own. NaN counts as 0.
+    """Scale samples down to the bounds on their norms.
+
+    The bound holds for input and label together, or for each of them. NaN and infinity become 0.
     """
     if how.clip is None:
         return x, y
@@ -97,9 +113,16 @@ def average(
     encode: Callable[[Array], Tensor],
     how: Exchange = Exchange(),  # noqa: B008 - frozen
 ) -> Means:
-    """The mean of `encode(x)` and of the label vectors `y` over each group, clipped as `how` says.
+    """Return the means of `encode(x)` and of the label vectors `y` over each group, clipped first.
 
-    Sums are taken in float64, a block of samples at a time.
+    Sums are computed in float64, a block of samples at a time.
+
+    Args:
+        x: Stored samples.
+        y: Their label vectors, (n, C).
+        groups: The samples of each group, as positions in `x`.
+        encode: Turns stored samples into the tensor that is averaged.
+        how: The settings of the exchange, of which the bounds on norms are used.
     """
     order, group = groups.flat, torch.from_numpy(groups.owner)
     size = torch.from_numpy(groups.sizes).double()
@@ -122,8 +145,15 @@ def average(
 def noised(
     means: Means, counts: Sequence[int], how: Exchange, noises: Iterator[np.random.Generator]
 ) -> Means:
-    """Add noise to the means of several clients, `counts` of each, from their own streams: inputs
-    first, then labels.
+    """Add noise to the means of several clients, each from its own stream.
+
+    A stream gives the noise of the inputs first, then that of the labels.
+
+    Args:
+        means: The means of all these clients, in order.
+        counts: The number of means of each client.
+        how: The settings of the exchange.
+        noises: A random generator for each client, in order.
     """
     if not any(how.noises):
         return means
@@ -151,9 +181,21 @@ def release(
     grouping: np.random.Generator,
     noise: np.random.Generator,
 ) -> Means | None:
-    """What client `client` with samples (x, y) lets out, or None below the cut-off.
+    """Return the means that a client releases, or None if it has fewer samples than the cut-off.
 
-    Nothing else about its data leaves it.
+    Nothing else about its data leaves the client.
+
+    Args:
+        client: The client's number, for error messages.
+        x: Its stored samples.
+        y: Their label vectors, (n, C).
+        how: The settings of the exchange.
+        encode: Turns stored samples into the tensor that is averaged.
+        grouping: Draws the groups.
+        noise: Draws the noise.
+
+    Raises:
+        BadInput: The client has fewer samples than one group needs.
     """
     if len(x) < how.cutoff:
         return None

@@ -1,5 +1,7 @@
-"""What the server makes of the releases: a pool in which position tells no owner, each entry a mean
-of `average` releases.
+"""The server's pool of released means.
+
+Each entry is the mean of `average` releases. Entries are shuffled, so that their position does not
+tell whose they are.
 """
 
 from dataclasses import dataclass
@@ -18,9 +20,10 @@ from fedmix.exchange.one_client import Means
 
 @dataclass(frozen=True)
 class Pool:
-    """The entries (X_g, Y_g).
+    """The entries (X_g, Y_g) of the pool.
 
-    `owners` lists who contributed to each entry; it stays with the server and is never sent.
+    `owners` lists the clients that contributed to each entry. It stays with the server and is never
+    sent.
     """
 
     x: Tensor
@@ -32,6 +35,7 @@ class Pool:
 
     @property
     def bytes(self) -> int:
+        """Size of the entries in bytes."""
         return Means(self.x, self.y).bytes
 
     @cached_property
@@ -40,13 +44,20 @@ class Pool:
 
     @cached_property
     def _by_owner(self) -> tuple[Array, Array]:
-        """Who contributed, sorted, and to which entry."""
+        """Contributing clients, sorted, and the entry of each contribution."""
         order = np.argsort(self.owners.flat, kind="stable")
         return self.owners.flat[order], self.owners.owner[order]
 
     def entries_for(self, client: int, *, own: bool = False, exclude_own: bool = False) -> Array:
-        """The entries that a client may draw: all, only its own, or all but those it contributed
-        to.
+        """Return the entries that a client may draw: by default all.
+
+        Args:
+            client: The client's number.
+            own: Only entries to which it contributed.
+            exclude_own: Only entries to which it did not contribute.
+
+        Raises:
+            BadInput: No entry is left.
         """
         if not own and not exclude_own:
             return self._everything
@@ -56,20 +67,21 @@ class Pool:
         if not len(allowed):
             raise BadInput(
                 f"exchange: every entry of the pool holds data of client {client}, so exclude_own "
-                "leaves it none; "
-                "use more clients, a smaller average, or exclude_own=False"
+                "leaves it none; use more clients, a smaller average, or exclude_own=False"
             )
         return allowed
 
 
 def build(releases: Releases, average: int, rng: np.random.Generator) -> Pool:
-    """Shuffle all released means and average every `average` of them; what is left over joins the
-    last entry.
+    """Shuffle all released means and average every `average` of them into one entry.
 
-    Released means are averaged with equal weights, whatever the size of the client or of the group
-    behind each.
+    The remainder joins the last entry. All means have the same weight, whatever the size of the
+    client or of the group.
+
+    Raises:
+        BadInput: There are fewer means than `average`.
     """
-    average, count = int(average), len(releases.owner)  # small integers of numpy overflow
+    average, count = int(average), len(releases.owner)  # numpy's small integers overflow
     if average > count:
         raise BadInput(
             f"exchange.average={average} is more than the {count} means that clients released; "
@@ -79,9 +91,8 @@ def build(releases: Releases, average: int, rng: np.random.Generator) -> Pool:
     owner, x, y = releases.owner[order], releases.x[order], releases.y[order]
     entry = np.minimum(np.arange(count) // average, count // average - 1)
     span = int(owner.max()) + 1
-    contributed, contributor = np.divmod(
-        np.unique(entry * span + owner), span
-    )  # each owner once in an entry
+    # unique: each owner once per entry
+    contributed, contributor = np.divmod(np.unique(entry * span + owner), span)
     owners = Ragged.cut(contributor, np.bincount(contributed))
     if average == 1:
         return Pool(x, y, owners)
@@ -95,15 +106,13 @@ def _averaged(values: Tensor, size: int) -> Tensor:
 
 
 def to_shares(y: Tensor) -> Tensor:
-    """The nearest vectors of shares, none negative and with sum 1, to label vectors that clipping
-    or noise has moved.
+    """Project label vectors that clipping or noise has changed onto the probability simplex.
 
-    A cross entropy with a negative share has no lower bound. The projection is that of Duchi et al.
+    Cross-entropy with a negative target has no lower bound. The projection is that of Duchi et al.
     (2008).
     """
-    y = (
-        y - y.max(1, keepdim=True).values
-    )  # the same nearest vector, and 0 > -1 for the largest, whatever rounding does
+    # The projection stays the same, and the largest value, 0, is kept however sums are rounded.
+    y = y - y.max(1, keepdim=True).values
     high = y.sort(dim=1, descending=True).values
     excess = (high.cumsum(1) - 1) / torch.arange(1, y.shape[1] + 1, dtype=y.dtype, device=y.device)
     kept = (high > excess).sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""What clients release and how the server pools it, as one value."""
+"""The settings of a mean exchange: what clients release and how the server pools it."""
 
 import math
 from dataclasses import dataclass
@@ -11,28 +11,31 @@ from fedmix.core.types import Array
 from fedmix.core.validation import flag, is_number, number, one_of, shown, whole
 
 GroupSize: TypeAlias = int | float | Literal["all"]
-MOST_NOISE = 1e30  # means are float32, which end at 3e38
-MOST_SUMMED = (
-    512  # with the rest that joins a group fewer than 1024, so that sums of 22 bits fit into 32
-)
+MOST_NOISE = 1e30  # means are float32, whose largest value is 3e38
+# A group and the remainder that joins it are fewer than 1024, so that sums of 22 bits fit into 32.
+MOST_SUMMED = 512
 
 
 @dataclass(frozen=True)
 class Exchange:
     """The settings of a mean exchange.
 
-    `m` is M_k, how many samples are averaged into one mean: a number, a fraction of n_k below 1, or
-    "all". `split` groups samples at random or by class. Clients with fewer than `cutoff` samples
-    send nothing. `noise` is the deviation σ of the Gaussian noise on every released input value.
-    Without `clip`, as in the paper, labels carry none and nothing is guaranteed. `clip` bounds the
-    L2 norm of each sample's input and label vector together, and labels get the same noise; with
-    `label_clip` and `label_noise`, inputs and labels have a bound and a noise each
-    (docs/privacy.md). The server averages every `average` random entries of the pool into one.
-    `source` replaces the pool by a client's own means or by random noise (the paper's controls;
-    nothing travels then). `exclude_own` keeps a client from drawing entries it contributed to. With
-    `wait`, clients whose data changed hold their new means back until that share of all clients has
-    changed. With `secure`, the server of a federation gets sums over `average` clients or more and
-    no client's mean; each adds its own once.
+    `m` is M_k, the number of samples that are averaged into one mean: an integer, a fraction of n_k
+    below 1, or "all". `split` groups samples at random or by class. Clients with fewer than
+    `cutoff` samples send nothing. `noise` is the standard deviation σ of the Gaussian noise on
+    every released input value. `clip` bounds the L2 norm of each sample's input and label vector
+    together, and labels get the same noise as inputs; without it, as in the paper, labels get no
+    noise and nothing is guaranteed. `label_clip` bounds the norm of label vectors separately, and
+    `clip` then bounds inputs alone (docs/privacy.md). `label_noise` is the standard deviation of
+    the noise on labels; it goes with `label_clip`. The server averages every `average` random
+    entries of the pool into one. `source` replaces the pool by a client's own means or by random
+    noise, the paper's controls; then nothing is sent. `exclude_own` keeps a client from drawing
+    entries to which it contributed. With `wait`, clients whose data changed hold their new means
+    back until that share of all clients has changed. With `secure`, the server of a federation gets
+    sums over `average` clients or more and no client's mean; each client adds its own mean once.
+
+    Raises:
+        BadInput: A setting is outside its range, or two settings contradict each other.
     """
 
     m: GroupSize = "all"
@@ -60,7 +63,7 @@ class Exchange:
                     f"exchange.m={self.m}: a fraction of n_k must be below 1; for a number of "
                     "samples give an integer"
                 )
-        for name in ("cutoff", "average"):  # 1 cuts nobody off, and leaves the entries as they came
+        for name in ("cutoff", "average"):  # 1 excludes nobody, averages nothing
             whole(f"exchange.{name}", getattr(self, name))
         for name in ("noise", "label_noise"):
             deviation = getattr(self, name)
@@ -126,13 +129,13 @@ class Exchange:
 
     @property
     def noises(self) -> tuple[float, float]:
-        """The deviation of the noise on inputs and on labels."""
+        """Standard deviations of the noise on inputs and on labels."""
         if self.label_noise is not None:
             return self.noise, self.label_noise
         return self.noise, 0.0 if self.clip is None else self.noise
 
     def check(self, sizes: Array) -> None:
-        """Refuse settings that clients of these sizes cannot meet."""
+        """Raise BadInput for settings that clients with these numbers of samples cannot meet."""
         senders = np.flatnonzero(sizes >= (self.cutoff if self.source != "own" else 1))
         if not len(senders):
             raise BadInput(
@@ -151,25 +154,26 @@ class Exchange:
             )
 
     def group_size(self, client: int, samples: int) -> int:
-        """M_k for a client with that many samples."""
+        """Return M_k of a client with this number of samples; raise BadInput if it has fewer."""
         size = int(self.group_sizes(np.array([samples]))[0])
         if size > samples:
             raise self._too_few(client, samples)
         return size
 
     def group_sizes(self, samples: Array) -> Array:
-        """M_k for clients with these numbers of samples, whether or not they have that many."""
+        """Return M_k of clients with these numbers of samples, even if they have fewer."""
         if self.m == "all":
             return samples
         if isinstance(self.m, float | np.floating):
-            return np.maximum(
-                1, (self.m * samples + 1e-9).astype(np.int64)
-            )  # 0.29 * 100 is 28.999…
-        return np.full_like(samples, min(self.m, 2**62))  # which nobody has either
+            # 1e-9, since 0.29 * 100 is 28.999…
+            return np.maximum(1, (self.m * samples + 1e-9).astype(np.int64))
+        return np.full_like(samples, min(self.m, 2**62))  # int64, and more than any client has
 
     def smallest_group(self, samples: Array) -> int:
-        """How many samples the smallest mean holds that clients with these numbers of samples
-        release; 0 if none does.
+        """Return the number of samples in the smallest mean that clients release; 0 if none does.
+
+        Args:
+            samples: The number of samples of each client.
         """
         sizes = self.group_sizes(samples[samples >= self.cutoff])
         return int(sizes.min()) if len(sizes) else 0

@@ -1,5 +1,7 @@
-"""The exchange over the rounds of a run: who resends when, who still holds an old pool, and what
-all that costs in bytes.
+"""The state of the exchange over the rounds of a run.
+
+It knows which clients send again and when, which version of the pool each client holds, and the
+bytes sent.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,12 +23,11 @@ from fedmix.exchange.settings import Exchange
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes between server and clients, float32 values: what clients sent and received as weights
-    and as means.
+    """Bytes that clients sent and received as weights and as means, in float32.
 
-    `means_down` counts the pool once for every client that gets it. `pool` counts it once per
-    version, as if it were broadcast: the paper's arithmetic for the exchange of one mean per client
-    is `means_up + pool` = 2·N·d_i values.
+    `means_down` counts the pool once for every client that receives it. `pool` counts it once per
+    version, as if it were broadcast: the paper's count for the exchange of one mean per client is
+    `means_up + pool` = 2·N·d_i values.
     """
 
     models_up: int = 0
@@ -42,24 +43,26 @@ class Traffic:
 
     @property
     def up(self) -> int:
+        """Bytes that clients sent."""
         return self.models_up + self.means_up
 
     @property
     def down(self) -> int:
+        """Bytes that clients received."""
         return self.models_down + self.means_down
 
 
 @dataclass
 class MeanExchange:
-    """Algorithm 1's exchange as state between rounds.
+    """The exchange of Algorithm 1, as state between rounds.
 
-    All of it can be saved and put back (`state`, `restore`).
+    `state` returns all of it as tensors, and `restore` loads it.
 
-    `version` counts rebuilt pools, `holds` is the version that each client has, `epoch` counts
-    changes of each client's data, `sent` its releases, and `smallest` is the fewest samples that a
-    mean ever held (0: none yet), by which privacy is accounted; `pending` are clients whose data
-    changed since they last sent. Every field is replaced, never changed in place: a shallow copy is
-    what it was, and a state needs no copies.
+    `version` counts the pools that were built, `holds` is the version that each client holds,
+    `epoch` counts the changes of each client's data, `sent` its releases. `smallest` is the
+    smallest number of samples that a mean ever held (0: none yet), which the privacy accounting
+    uses. `pending` are clients whose data changed since they last sent. Every field is replaced and
+    never changed in place, so that a shallow copy is a snapshot and `state` needs no copies.
     """
 
     how: Exchange
@@ -78,7 +81,7 @@ class MeanExchange:
         self.holds, self.epoch, self.sent = (np.zeros(self.clients, np.int64) for _ in range(3))
 
     def changed(self, clients: Iterable[int]) -> None:
-        """Take note that the data of these clients changed."""
+        """Note that the data of these clients changed."""
         now = frozenset(clients)
         self.epoch = self.epoch.copy()
         self.epoch[list(now)] += 1
@@ -87,9 +90,18 @@ class MeanExchange:
     def refresh(
         self, data: FederatedData, encode: Callable[[Array], Tensor], *, every_round: bool = False
     ) -> Traffic:
-        """Have clients send what is due and rebuild the pool if anything came.
+        """Let clients send the means that are due, and rebuild the pool if any were sent.
 
-        `every_round`: all of them, now.
+        Args:
+            data: The clients' data.
+            encode: Turns stored samples into the tensor that is averaged.
+            every_round: Whether all clients send again now.
+
+        Returns:
+            The bytes that were sent.
+
+        Raises:
+            BadInput: These clients cannot meet the settings.
         """
         if self.version == 0 or every_round:
             due = np.arange(self.clients)
@@ -101,7 +113,16 @@ class MeanExchange:
         return self.take(due, self._collect(data, encode, due), data)
 
     def take(self, due: Array, sent: Sequence[Releases], data: FederatedData) -> Traffic:
-        """Replace these clients' earlier releases by those just sent, and rebuild the pool."""
+        """Replace the earlier releases of some clients by new ones, and rebuild the pool.
+
+        Args:
+            due: The clients that were asked to send.
+            sent: What they sent.
+            data: The clients' data, of which the labels and the transform matter.
+
+        Returns:
+            The bytes that were sent.
+        """
         kept = [] if self.releases is None else [self.releases.without(due)]
         self.releases = Releases.joined([*kept, *sent])
         self.pending -= frozenset(due.tolist())
@@ -116,11 +137,10 @@ class MeanExchange:
     def _collect(
         self, data: FederatedData, encode: Callable[[Array], Tensor], due: Array
     ) -> list[Releases]:
-        """The releases of the clients that are due."""
+        """Return the releases of the clients that are due."""
         own = self.how.source == "own"
-        how = (
-            Exchange(m=self.how.m, split=self.how.split) if own else self.how
-        )  # own means never leave their client
+        # A client's own means do not leave it, so they need no cut-off, clipping or noise.
+        how = Exchange(m=self.how.m, split=self.how.split) if own else self.how
         if self.how.source == "pool":
             sizes = data.clients.sizes[due]
             self.count(due[sizes >= how.cutoff], how.smallest_group(sizes))
@@ -131,16 +151,21 @@ class MeanExchange:
         )  # fmt: skip
 
     def count(self, clients: Array, smallest: int) -> None:
-        """Take note that these clients release means of at least so many samples (0: they release
-        none).
+        """Note a release of these clients, for the privacy accounting.
+
+        Args:
+            clients: The clients that release means.
+            smallest: The number of samples in the smallest of these means; 0 if there is none.
         """
         sent = self.sent.copy()
         sent[clients] += 1
         self.count_at_least(sent, smallest)
 
     def count_at_least(self, sent: Array, smallest: int) -> None:
-        """Take note that clients have released so often, or more often, and means of so few samples
-        (0: none), or fewer.
+        """Raise each client's count of releases to `sent`, and lower `smallest` to this number.
+
+        Counts that are higher stay, and so does a lower `smallest`; 0 means that no mean was
+        released.
         """
         self.sent = np.maximum(self.sent, sent)
         self.smallest = min(filter(None, (self.smallest, smallest)), default=0)
@@ -150,9 +175,8 @@ class MeanExchange:
         rng = stream(self.seed, "shuffle", self.version)
         if self.how.source == "own":
             return build(self.releases, 1, rng)
-        pool = build(
-            self.releases, 1 if self.how.secure else self.how.average, rng
-        )  # sums come averaged
+        # Secure sums are averages already.
+        pool = build(self.releases, 1 if self.how.secure else self.how.average, rng)
         if self.how.source == "noise":
             labels = torch.full_like(pool.y, 1 / data.outputs if data.classes else 0.0)
             return Pool(data.transform.noise(tuple(pool.x.shape), rng), labels, pool.owners)
@@ -161,7 +185,7 @@ class MeanExchange:
         return pool
 
     def deliver(self, clients: Iterable[int]) -> Traffic:
-        """Send the pool to those of these clients that do not hold the current version."""
+        """Send the pool to those clients that do not hold the current version; return the bytes."""
         assert self.pool is not None
         lacking = [k for k in clients if self.holds[k] != self.version]
         self.holds = self.holds.copy()
@@ -170,19 +194,19 @@ class MeanExchange:
         return Traffic(means_down=self.pool.bytes * len(lacking) if travels else 0)
 
     def lost(self, clients: Iterable[int]) -> None:
-        """Take note that these clients no longer hold any version."""
+        """Note that these clients no longer hold any version of the pool."""
         self.holds = self.holds.copy()
         self.holds[list(clients)] = 0
 
     def entries_for(self, client: int) -> Array:
-        """The pool's entries that a client may draw."""
+        """Return the pool's entries that a client may draw."""
         assert self.pool is not None
         return self.pool.entries_for(
             client, own=self.how.source == "own", exclude_own=self.how.exclude_own
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that later rounds depend on, as tensors."""
+        """Return everything that later rounds depend on, as tensors."""
         saved = {
             "version": torch.tensor(self.version),
             "holds": torch.from_numpy(self.holds),
@@ -200,7 +224,11 @@ class MeanExchange:
         return saved
 
     def restore(self, saved: dict[str, Tensor], data: FederatedData) -> None:
-        """Put back what `state` gave; the pool follows from it."""
+        """Load what `state` returned, and rebuild the pool from it.
+
+        Raises:
+            BadInput: The state is damaged, or of another exchange.
+        """
         if wrong := self._misfit(saved, data):
             raise BadInput(
                 f"this state is damaged: its exchange has no fitting {wrong}; start anew"
@@ -215,7 +243,7 @@ class MeanExchange:
             self.pool = self._pool(data)
 
     def _misfit(self, saved: dict[str, Tensor], data: FederatedData) -> str:
-        """Which part of a state is missing, or cannot be of this exchange; empty if none."""
+        """Name the part of a state that is missing or does not fit; empty if all fit."""
         count, by_client = torch.Size([]), torch.Size([self.clients])
         shapes = dict.fromkeys(("holds", "epoch", "sent"), by_client) | {
             "version": count,

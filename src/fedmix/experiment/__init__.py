@@ -1,1 +1,1 @@
-"""An experiment as a value: its spec, its presets."""
+"""Experiments: their specs, presets and sweeps."""

@@ -1,4 +1,4 @@
-"""Presets: a data set with its model and settings, and an algorithm, as an experiment."""
+"""Presets: experiments from a data set, with its model and settings, and an algorithm."""
 
 from typing import Any
 
@@ -13,10 +13,17 @@ PRESETS: dict[str, Preset] = {
 
 
 def experiment(name: str, algorithm: str = "fedmix", *, seed: int = 0) -> Experiment:
-    """A preset with an algorithm, its data dealt out and its model initialised by `seed`.
+    """Return the experiment of a preset with an algorithm.
 
-    "+prox" adds FedProx's term to any algorithm; "hidden-" mixes hidden states instead of
-    inputs in those that use means.
+    Args:
+        name: The name of a preset.
+        algorithm: The name of an algorithm. The suffix "+prox" adds FedProx's term to any
+            algorithm. The prefix "hidden-" makes one that uses means mix hidden states instead of
+            inputs.
+        seed: Partitions the data, initialises the model and drives all draws.
+
+    Raises:
+        BadInput: The preset or the algorithm is unknown, or has no hidden form.
 
     >>> run = experiment("digits", "naivemix+prox", seed=1)
     >>> run.objective.lam, run.objective.mu, run.training.momentum
@@ -44,7 +51,11 @@ def experiment(name: str, algorithm: str = "fedmix", *, seed: int = 0) -> Experi
 
 
 def sections(algorithm: str, preset: Preset) -> dict[str, Any]:
-    """The [objective] and [exchange] of an algorithm, with the preset's λ and μ."""
+    """Return the [objective] and [exchange] of an algorithm, with the preset's λ and μ.
+
+    Raises:
+        BadInput: The algorithm is unknown, or has no hidden form.
+    """
     base = algorithm.removesuffix("+prox").removeprefix("hidden-")
     if base not in ALGORITHMS:
         raise BadInput(

@@ -1,8 +1,7 @@
-"""An experiment as a value: a frozen, validated spec that round-trips to TOML, names its run, and
-builds its federation.
+"""Experiments: frozen, validated specs that are read from and written to TOML.
 
-Sections take their fields and defaults from the functions and classes they build, so that each
-default has one source.
+A spec names its run and builds its federation. Sections take their fields and defaults from the
+functions and classes that they build, so that each default has one source.
 """
 
 import difflib
@@ -56,10 +55,10 @@ from fedmix.training.engines import Engine, Sequential, Vectorised
 from fedmix.training.federation import Federation
 from fedmix.training.settings import Training
 
-SIZES = ("classes", "inputs", "outputs")  # what a model takes from its data
-LARGEST = 1 << 20  # bytes of an experiment file
-SCHEMA = 1  # of run ids; to be raised where a default changes
-LONGEST = 200  # characters of a wrong value that are shown
+SIZES = ("classes", "inputs", "outputs")  # arguments of models that follow from the data
+LARGEST = 1 << 20  # largest size of an experiment file, in bytes
+SCHEMA = 1  # version of run ids; raise it when a default changes
+LONGEST = 200  # most characters of a wrong value in a message
 
 
 class _Section(BaseModel):
@@ -69,8 +68,13 @@ class _Section(BaseModel):
 def _section(
     name: str | None, build: Callable[..., Any], *, skip: tuple[str, ...] = (), **more: Any
 ) -> type[_Section]:
-    """A section whose fields are the parameters of `build`, behind a `name` where sections are told
-    apart by it.
+    """Make a section whose fields are the parameters of `build`.
+
+    Args:
+        name: The value of its field `name`; None if the section has no such field.
+        build: The function or class.
+        skip: Parameters that are no settings.
+        more: Further fields.
     """
     hints = get_type_hints(build.__init__ if inspect.isclass(build) else build)
     fields: dict[str, Any] = {} if name is None else {"name": (Literal[name], ...)}
@@ -79,9 +83,8 @@ def _section(
             default = ... if parameter.default is parameter.empty else parameter.default
             hint = hints[parameter.name]
             if get_origin(hint) is tuple:
-                hint = Annotated[
-                    hint, Field(strict=False)
-                ]  # TOML has lists where Python has tuples
+                # TOML has lists where Python has tuples.
+                hint = Annotated[hint, Field(strict=False)]
             fields[parameter.name] = (hint, default)
     title = build.__name__ if name is None else name
     return create_model(title, __base__=_Section, __doc__=inspect.getdoc(build), **fields, **more)
@@ -113,7 +116,7 @@ NAMED = {
 }
 ExchangeSection = _section(None, Exchange)
 TrainingSection = _section(None, Training)
-if TYPE_CHECKING:  # their fields are only known when this runs
+if TYPE_CHECKING:  # their fields are known at run time only
     DataSpec: TypeAlias = Any
     ModelSpec: TypeAlias = Any
     ObjectiveSpec: TypeAlias = Any
@@ -142,7 +145,7 @@ class EngineSection(_Section):
 
 
 class Experiment(_Section):
-    """Everything a run depends on.
+    """Everything that a run depends on.
 
     Two equal experiments give the same weights on the same kind of machine.
     """
@@ -177,11 +180,16 @@ class Experiment(_Section):
         where: str = "experiment",
         origin: Mapping[str, str] | None = None,
     ) -> "Experiment":
-        """Validate nested dicts; every mistake is named by its dotted path, with its value and the
-        nearest right key.
+        """Validate nested dicts and return the experiment.
 
-        `where` says where the values came from, and `origin` by dotted path of those that came from
-        elsewhere.
+        Args:
+            values: The values by section.
+            where: Where the values came from, for error messages.
+            origin: The same by dotted path, for values that came from elsewhere.
+
+        Raises:
+            BadInput: Some values are wrong. The message has each one's dotted path and value, and
+                the nearest right key.
         """
         try:
             experiment = Experiment.model_validate(values)
@@ -196,47 +204,57 @@ class Experiment(_Section):
             )
             raise BadInput(printable("; ".join(told))) from None
         if experiment.exchange is None and experiment.build_objective().needs.means:
-            return experiment.model_copy(
-                update={"exchange": ExchangeSection()}
-            )  # so that the spec says what is exchanged
+            # The spec should state what is exchanged.
+            return experiment.model_copy(update={"exchange": ExchangeSection()})
         return experiment
 
     @staticmethod
     def load(path: Path) -> "Experiment":
-        """Read a TOML file."""
+        """Read a TOML file; raise BadInput if it cannot be read or some values are wrong."""
         return Experiment.of(read_values(path), str(path))
 
     def values(self) -> dict[str, Any]:
-        """Nested plain values, without those that are None."""
+        """Return the settings as nested dicts, without those that are None."""
         return self.model_dump(exclude_none=True)
 
     def toml(self) -> str:
-        """The whole spec, defaults included, as TOML that `load` reads back."""
+        """Return the whole spec, with defaults, as TOML that `load` can read."""
         return toml(self.values())
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Experiment":
-        """The experiment with some settings changed, given by dotted path."""
+        """Return the experiment with some settings changed.
+
+        Args:
+            settings: New values by dotted path, such as {"objective.lam": 0.1}.
+
+        Raises:
+            BadInput: A setting does not exist or has a wrong value.
+        """
         return Experiment.of(changed(self.values(), settings), "settings")
 
     def takes(self, path: str) -> bool:
-        """Whether a setting, given by dotted path, is one of this experiment's; another algorithm
-        or data set may have it.
+        """Whether this experiment has a setting, given by dotted path.
+
+        If not, another algorithm or data set may have it.
         """
         return takes(self.values(), path)
 
     @property
     def algorithm(self) -> str:
-        """The algorithm's name, as the command line knows it."""
+        """The algorithm's name on the command line."""
         return algorithm_of(self.values())
 
     @property
     def id(self) -> str:
-        """The run's name: what it is, and a hash of the settings that differ from the defaults."""
+        """The run's name: data, algorithm, seed, and a hash of settings that are not defaults."""
         return self._named(self.differing())
 
     @property
     def identity(self) -> str:
-        """The same without the number of rounds, which may grow, and with the schema's version."""
+        """What identifies a run that may continue: its name without the number of rounds.
+
+        The schema's version stands before it.
+        """
         differing = self.differing()
         differing.pop("rounds", None)
         return f"{SCHEMA}:{self._named(differing)}"
@@ -247,10 +265,11 @@ class Experiment(_Section):
         return f"{self.data.name}-{self.algorithm}-s{self.seed}-{digest}"
 
     def differing(self) -> dict[str, Any]:
-        """By dotted path, the names of sections and the settings that differ from the defaults.
+        """Return names of sections and settings that differ from the defaults, by dotted path.
 
-        A new setting with a default changes nothing here, so runs keep their names. A default that
-        changes needs a new SCHEMA. The number of processes is left out: any gives the same run.
+        A new setting with a default changes nothing here, so runs keep their names. A changed
+        default needs a new SCHEMA. The number of processes is left out, since every number gives
+        the same run.
         """
         found: dict[str, Any] = {}
         for name in type(self).model_fields:
@@ -267,7 +286,7 @@ class Experiment(_Section):
         return found
 
     def build_objective(self) -> Objective:
-        """The objective with its proximal term and its layer."""
+        """Build the objective, with its proximal term and its layer."""
         spec: dict[str, Any] = self.objective.model_dump()
         name, mu, layer = spec.pop("name"), spec.pop("mu"), spec.pop("layer")
         objective: Objective = OBJECTIVES[name](**spec)
@@ -278,40 +297,45 @@ class Experiment(_Section):
         return objective + Proximal(mu) if mu else objective
 
     def check_clients(self) -> None:
-        """Refuse more clients a round than there will be, where the settings of the data say how
-        many.
+        """Raise BadInput for more clients a round than the data has.
+
+        Some data sets have no setting for the number of clients; these are not checked.
         """
         if "clients" in type(self.data).model_fields:
             self.build_training().check_clients(self.data.clients, self.data.name)
 
     def build_training(self) -> Training:
-        """The settings of its training."""
+        """Build the settings of training."""
         return Training(**self.training.model_dump())
 
     def build_exchange(self) -> Exchange | None:
-        """The settings of its exchange, if it has one."""
+        """Build the settings of the exchange; None if there is no exchange."""
         return None if self.exchange is None else Exchange(**self.exchange.model_dump())
 
     def build_engine(self) -> Engine:
-        """The engine, with those of the settings that it has."""
+        """Build the engine from those settings that it has."""
         kind = Vectorised if self.engine.name == "vectorised" else Sequential
         known = {f.name for f in fields(kind)}
         return kind(**{n: v for n, v in self.engine.model_dump().items() if n in known})
 
     def build_server(self) -> ServerStep:
-        """The server step."""
+        """Build the server step."""
         spec: dict[str, Any] = self.server.model_dump()
         step: ServerStep = SERVER_STEPS[spec.pop("name")](**spec)
         return step
 
     def build_data(self, root: Path | None = None) -> FederatedData:
-        """The data, dealt out by the seed."""
+        """Load the data and partition it by the seed; `root` is a folder with the hub's files."""
         spec: dict[str, Any] = self.data.model_dump()
         name = spec.pop("name")
         return load_data(name, root, **spec, seed=self.seed)
 
     def build_module(self, federated: FederatedData) -> nn.Module:
-        """The model for this data, initialised by the seed."""
+        """Build the model for this data, initialised by the seed.
+
+        Raises:
+            BadInput: The model cannot be built with these settings.
+        """
         spec: dict[str, Any] = self.model.model_dump()
         build, how = MODELS[spec.pop("name")], spec.pop("initialise")
         known = {
@@ -326,9 +350,13 @@ class Experiment(_Section):
             raise BadInput(f"[model] {spec} cannot be built: {error}") from error
 
     def federation(self, root: Path | None = None) -> Federation:
-        """Everything built, ready to run.
+        """Build everything and return the federation, ready to run.
 
-        `root` is a folder with the hub's files, where data is not to be downloaded.
+        Args:
+            root: A folder with the hub's files, to use them instead of a download.
+
+        Raises:
+            BadInput: The settings do not work together, or with the data.
         """
         self.check_clients()
         federated = self.build_data(root)
@@ -345,7 +373,14 @@ class Experiment(_Section):
 
 
 def load_data(name: str, root: Path | None, **settings: Any) -> FederatedData:
-    """A data set by its name; `root` is for those that come from the hub."""
+    """Load a data set by name.
+
+    Args:
+        name: The name of the data set.
+        root: A folder with the hub's files, for data sets that come from there; None downloads
+            them.
+        settings: The arguments of its loader.
+    """
     load = DATA[name]
     at = {"root": root} if root and "root" in inspect.signature(load).parameters else {}
     loaded: FederatedData = load(**settings, **at)
@@ -353,7 +388,11 @@ def load_data(name: str, root: Path | None, **settings: Any) -> FederatedData:
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """What a TOML file says, not validated yet."""
+    """Read the values of a TOML file, without validation.
+
+    Raises:
+        BadInput: The file cannot be read, or it records a script's own federation.
+    """
     values = read_toml(path, LARGEST, "give a preset's name or a TOML file of a few lines")
     if "recorded" in values:
         raise BadInput(
@@ -364,17 +403,20 @@ def read_values(path: Path) -> dict[str, Any]:
 
 
 def section_of(values: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """A section of values that may not be valid; empty where it is missing or no section."""
+    """Return a section of values that may be invalid; empty if it is missing or not a section."""
     found = values.get(section)
     return found if isinstance(found, dict) else {}
 
 
 def changed(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values with some settings changed, given by dotted path; nothing is validated."""
+    """Return values with some settings changed, given by dotted path, without validation.
+
+    Raises:
+        BadInput: A path leads through a value that is not a section.
+    """
     new = deepcopy(dict(values))
-    for path in sorted(
-        settings, key=lambda path: not path.endswith(".name")
-    ):  # another name brings other fields
+    # Names come first, since another name has other fields.
+    for path in sorted(settings, key=lambda path: not path.endswith(".name")):
         value = settings[path]
         *sections, key = path.split(".")
         at = new
@@ -391,18 +433,19 @@ def changed(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str,
 
 
 def takes(values: Mapping[str, Any], path: str) -> bool:
-    """Whether such an experiment has a setting, given by dotted path; where that is not known,
-    validation will tell.
+    """Whether such an experiment has a setting, given by dotted path.
+
+    It is True if that is not known; validation decides then.
     """
     section, _, key = path.rpartition(".")
     if section == "exchange":
-        section, key = "objective", "per"  # which those have that use means
+        section, key = "objective", "per"  # objectives that use means have it
     known = NAMED.get(section, {}).get(str(section_of(values, section).get("name")))
     return known is None or key in known.model_fields
 
 
 def algorithm_of(values: Mapping[str, Any]) -> str:
-    """The name that the command line has for an objective and its exchange."""
+    """Return the command line's name for an objective and its exchange."""
     objective, exchange = section_of(values, "objective"), section_of(values, "exchange")
     name = str(objective.get("name", "run"))
     known = {n: make() for n, make in ALGORITHMS.items()}
@@ -423,10 +466,10 @@ def algorithm_of(values: Mapping[str, Any]) -> str:
 
 
 def old_identity(values: Mapping[str, Any]) -> str:
-    """What identified a run before ids had a schema: a hash of all settings, as its file has them.
+    """Return what identified a run before ids had a schema: a hash of all settings in its file.
 
     Args:
-        values: those of a folder's experiment.toml, in its order.
+        values: The values of a folder's experiment.toml, in its order.
     """
     engine = {k: v for k, v in section_of(values, "engine").items() if k != "processes"}
     digest = hashlib.sha256(toml({**values, "rounds": 1, "engine": engine}).encode())
@@ -435,7 +478,7 @@ def old_identity(values: Mapping[str, Any]) -> str:
 
 
 def toml(values: Mapping[str, Any]) -> str:
-    """Nested values as TOML, with those that are in no section first."""
+    """Format nested values as TOML; those that are in no section come first."""
     import tomli_w
 
     flat = {k: v for k, v in values.items() if not isinstance(v, dict)}
@@ -443,7 +486,7 @@ def toml(values: Mapping[str, Any]) -> str:
 
 
 def settings() -> Iterator[tuple[str, str, Any, str]]:
-    """Every setting: dotted path, type, default, and for named sections the name they belong to."""
+    """Yield each setting's dotted path, type, default, and the name of its section (or empty)."""
     plain: dict[str, type[_Section]] = {
         "training": TrainingSection,
         "exchange": ExchangeSection,
@@ -480,7 +523,7 @@ def _type(annotation: Any) -> str:
 
 
 def _source(path: str, where: str, origin: Mapping[str, str]) -> str:
-    """Where the value at a path came from; without a path, all that the values came from."""
+    """Say where the value at a path came from; without a path, name all sources."""
     if not path:
         return f"{where} with {' and '.join(sorted(set(origin.values())))}" if origin else where
     within = (
@@ -492,13 +535,12 @@ def _source(path: str, where: str, origin: Mapping[str, str]) -> str:
 
 
 def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The dotted path of each, if it has one, and a sentence."""
+    """Yield the dotted path of each mistake, or an empty one, and a sentence about it."""
     for mistake in error.errors():
         path = [str(part) for part in mistake["loc"]]
         at: Any = values
         shown = []
-        # pydantic puts the section's name, or a type of a union, between the keys; drop what is no
-        # key
+        # pydantic puts the section's name, or a type of a union, between the keys; drop these
         for part in path:
             if isinstance(at, Mapping) and part in at:
                 at = at[part]
@@ -508,9 +550,8 @@ def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[tup
         dotted = ".".join(shown) or "experiment"
         match mistake["type"]:
             case "extra_forbidden":
-                while (
-                    isinstance(at, Mapping) and at
-                ):  # a section that does not exist: name what was set in it
+                # If the section does not exist, name the setting in it.
+                while isinstance(at, Mapping) and at:
                     key, at = next(iter(at.items()))
                     shown.append(str(key))
                 dotted = ".".join(shown)

@@ -1,4 +1,4 @@
-"""Experiments from a preset or a file, with settings changed and swept as `--set` gives them."""
+"""Experiments from a preset or a file, with the settings and sweeps of `--set`."""
 
 import itertools
 from collections.abc import Sequence
@@ -32,16 +32,16 @@ def experiments(
     """Return every experiment of a sweep: algorithms x settings x seeds, each experiment once.
 
     Args:
-        what: the name of a preset, or the path of a .toml file.
-        algorithms: names of algorithms; None is the file's own, or fedmix for a preset.
-        rounds, engine, device, processes: settings that all experiments get; None leaves them.
-        seed: the first seed; None is the preset's or the file's.
-        seeds: how many seeds, counted up from the first.
+        what: The name of a preset, or the path of a .toml file.
+        algorithms: Names of algorithms; None is the file's own, or fedmix for a preset.
+        rounds, engine, device, processes: Settings that all experiments get; None leaves them.
+        seed: The first seed; None is the preset's or the file's.
+        seeds: The number of seeds, counted up from the first.
         settings: `KEY=VALUE` by dotted path; values split by commas are swept. An algorithm that
-            does not take a setting runs without it, if another algorithm takes it.
+            does not have a setting runs without it, if another algorithm has it.
 
     Raises:
-        BadInput: a setting is wrong, given twice or unknown to all, or two points of the sweep are
+        BadInput: A setting is wrong, given twice or unknown to all, or two points of the sweep are
             the same run.
     """
     if not algorithms:
@@ -93,7 +93,7 @@ def only_experiment(
     """Return the one experiment that these arguments of `experiments` give.
 
     Raises:
-        BadInput: a setting has several values, or is wrong.
+        BadInput: A setting has several values, or is wrong.
     """
     for setting in settings:
         (path, _), *more = parse_setting(setting)
@@ -111,7 +111,7 @@ def parse_setting(setting: str) -> list[tuple[str, Any]]:
     A value is read as TOML; `none` is None, and what is not TOML is a string.
 
     Raises:
-        BadInput: there is no key or no equals sign.
+        BadInput: There is no key or no equals sign.
     """
     key, equals, text = setting.partition("=")
     if not equals or not key:
@@ -121,7 +121,7 @@ def parse_setting(setting: str) -> list[tuple[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    if text in ("none", "None"):  # as people type it, and as Python prints it
+    if text in ("none", "None"):  # TOML has no null; None is Python's spelling
         return None
     try:
         return parse_toml(f"x = {text}".encode())["x"]
@@ -149,7 +149,7 @@ def _base_values(what: str, algorithm: str | None) -> dict[str, Any]:
 
 
 def _refuse_twice(ids: Sequence[str], points: Sequence[dict[str, Any]]) -> None:
-    """Refuse a sweep of which two points are the same run, such as one of `engine.processes`."""
+    """Raise BadInput if two points of a sweep are the same run, such as with `engine.processes`."""
     first: dict[str, dict[str, Any]] = {}
     for name, point in zip(ids, points, strict=True):
         if name in first:

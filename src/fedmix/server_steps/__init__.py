@@ -1,4 +1,4 @@
-"""What the server does with the clients' average: one file per rule."""
+"""Server steps, which turn the clients' average into new weights: one file per rule."""
 
 from fedmix.server_steps.base import ServerStep
 from fedmix.server_steps.fedadam import FedAdam

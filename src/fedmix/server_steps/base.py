@@ -1,4 +1,4 @@
-"""What a server step is: a pure function of its state, the weights and the clients' average."""
+"""Base class of server steps: pure functions of a state, the weights and the clients' mean."""
 
 import math
 from abc import ABC, abstractmethod
@@ -9,15 +9,15 @@ from fedmix.core.validation import number
 
 
 class ServerStep(ABC):
-    """Base of all server steps. Subclass it, write `__call__`, and `init` if it has a state.
+    """Base class of server steps. Subclass it, and write `__call__` and, for a state, `init`.
 
-    `step(state, weights, mean)` gives the next state and the next weights. `weights` are those that
-    the round began with and `mean` is the clients' average of theirs, weighted by their numbers of
-    samples. A state is tensors by name; the run's checkpoint holds it.
+    `step(state, weights, mean)` returns the next state and the next weights. `weights` are those at
+    the start of the round. `mean` is the average of the clients' weights, weighted by their numbers
+    of samples. A state is a dict of tensors, which checkpoints include.
     """
 
-    def init(self, weights: Params) -> Params:  # noqa: ARG002 - for those that have a state
-        """The state before the first round."""
+    def init(self, weights: Params) -> Params:  # noqa: ARG002 - subclasses use it
+        """Return the state before the first round; by default none."""
         return {}
 
     @abstractmethod
@@ -25,12 +25,12 @@ class ServerStep(ABC):
 
 
 def positive(who: str, value: float) -> None:
-    """Refuse a number that is not positive and finite."""
+    """Raise BadInput for a number that is not positive and finite; `who` names it."""
     if not 0 < number(who, value) < math.inf:
         raise BadInput(f"{who}={value} must be positive and finite")
 
 
 def share(who: str, value: float) -> None:
-    """Refuse a number outside [0, 1)."""
+    """Raise BadInput for a number outside [0, 1); `who` names it."""
     if not 0 <= number(who, value) < 1:
         raise BadInput(f"{who}={value} is outside [0, 1)")

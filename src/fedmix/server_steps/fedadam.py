@@ -13,10 +13,15 @@ from fedmix.server_steps.base import ServerStep, positive, share
 @SERVER_STEPS.add("fedadam", "Adam on the server")
 @dataclass(frozen=True)
 class FedAdam(ServerStep):
-    """m ← β1·m + (1−β1)·Δ,  v ← β2·v + (1−β2)·Δ²,  w ← w + lr·m / (√v + τ), from v = τ².
+    """Adam on the server, where Δ is the clients' average minus the weights.
+
+    m ← β1·m + (1−β1)·Δ, v ← β2·v + (1−β2)·Δ², w ← w + lr·m / (√v + τ), starting from v = τ².
 
     `lr` is the server's learning rate. `beta1` is the decay of the first moment. `beta2` is the
     decay of the second moment. `tau` is added to √v: smaller values adapt more.
+
+    Raises:
+        BadInput: `lr` or `tau` is not positive and finite, or a decay is outside [0, 1).
     """
 
     lr: float = 0.01
@@ -38,7 +43,7 @@ class FedAdam(ServerStep):
         return m | {f"v.{name}": torch.full_like(w, self.tau**2) for name, w in weights.items()}
 
     def second(self, v: Tensor, squared: Tensor) -> Tensor:
-        """The next v from Δ²."""
+        """Return the next v from v and Δ²."""
         return self.beta2 * v + (1 - self.beta2) * squared
 
     def __call__(self, state: Params, weights: Params, mean: Params) -> tuple[Params, Params]:

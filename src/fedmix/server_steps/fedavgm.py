@@ -1,4 +1,4 @@
-"""FedAvgM (Hsu et al. 2019): the server steps along the clients' average with momentum."""
+"""FedAvgM (Hsu et al. 2019): the server moves towards the clients' average with momentum."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,12 @@ from fedmix.server_steps.base import ServerStep, positive, share
 @SERVER_STEPS.add("fedavgm", "momentum on the server")
 @dataclass(frozen=True)
 class FedAvgM(ServerStep):
-    """v ← momentum·v + (Σ p_k w_k − w),  w ← w + lr·v.
+    """Momentum on the server: v ← momentum·v + (Σ p_k w_k − w),  w ← w + lr·v.
 
     `lr` is the server's learning rate. `momentum` is that of the server.
+
+    Raises:
+        BadInput: `lr` is not positive and finite, or `momentum` is outside [0, 1).
     """
 
     lr: float = 1.0

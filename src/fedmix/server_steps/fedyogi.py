@@ -11,7 +11,7 @@ from fedmix.server_steps.fedadam import FedAdam
 @SERVER_STEPS.add("fedyogi", "Yogi on the server")
 @dataclass(frozen=True)
 class FedYogi(FedAdam):
-    """As FedAdam, with v ← v − (1−β2)·Δ²·sign(v − Δ²).
+    """FedAdam with another second moment: v ← v − (1−β2)·Δ²·sign(v − Δ²).
 
     `lr` is the server's learning rate. `beta1` is the decay of the first moment. `beta2` is the
     decay of the second moment. `tau` is added to √v: smaller values adapt more.

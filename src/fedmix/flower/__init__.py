@@ -1,5 +1,6 @@
-"""The same federation on Flower: every client a process of its own, on one machine or on many
-(needs `fedmix[flower]`).
+"""Federations on Flower: every client is a process of its own, on one machine or on many.
+
+Needs `fedmix[flower]`; only this package imports flwr.
 
     from fedmix.flower import Task, client_app, server_app
 
@@ -7,8 +8,7 @@
     client = client_app(task)
     server = server_app(task)
 
-Objectives, plans, exchange and models are those of every other engine; only this package imports
-flwr.
+Objectives, plans, exchange and models are those of the other engines.
 """
 
 import sys
@@ -24,18 +24,15 @@ __all__ = ["Task", "client_app", "server_app"]
 
 _HOME = {"Task": "task", "client_app": "client", "server_app": "server"}
 
-if _process := sys.modules.get(
-    "flwr.supernode.runtime.run_clientapp"
-):  # this is a node's, which is about to load its app
-    _error: Any = _process.__dict__[
-        "Error"
-    ]  # by which Flower would tell the server what an exception says
+# In the process of a SuperNode that is about to load its app: Flower would send the text of an
+# exception, which may hold data, to the server. The reply points to the node's log instead.
+if _process := sys.modules.get("flwr.supernode.runtime.run_clientapp"):
+    _error: Any = _process.__dict__["Error"]
     setattr(_process, "Error", lambda code, reason: _error(code, "its own log says why"))  # noqa: ARG005, B010
 
 
-def __getattr__(
-    name: str,
-) -> Any:  # so that a client's processes, one for each message, import nothing of the server
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use, so that a client's processes import no server code."""
     if name in _HOME:
         return getattr(import_module(f"fedmix.flower.{_HOME[name]}"), name)
     raise AttributeError(f"module 'fedmix.flower' has no attribute {name!r}")

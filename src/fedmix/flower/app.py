@@ -1,8 +1,7 @@
-"""The app of an experiment whose data set this package knows: what `fedmix federation run` sends to
-its nodes.
+"""The Flower app of an experiment on a built-in data set, as `fedmix federation run` sends it.
 
-An app is a folder that Flower packs and sends to every node: a pyproject.toml, this file's two
-lines, and experiment.toml.
+An app is a folder that Flower packs and sends to every node. It holds pyproject.toml, app.py (the
+text `APP`) and experiment.toml.
 """
 
 from pathlib import Path
@@ -23,7 +22,16 @@ server = server_app(task)
 
 
 def write_app(folder: Path, experiment: Experiment, config: dict[str, Any]) -> Path:
-    """Write the app of an experiment, with the server's settings as its run configuration."""
+    """Write the app of an experiment.
+
+    Args:
+        folder: Folder of the app; made if it does not exist.
+        experiment: What the app runs.
+        config: Run configuration: the server's settings, see `fedmix.flower.settings.Settings`.
+
+    Returns:
+        The folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     project = {
         "project": {

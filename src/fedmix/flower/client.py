@@ -1,6 +1,6 @@
-"""The client's side: it loads its own samples, decides what leaves it, and trains.
+"""The ClientApp: it loads the client's samples, decides what leaves the client, and trains.
 
-Flower may start a process per message.
+Flower may start a new process for every message.
 """
 
 import json
@@ -37,15 +37,16 @@ from fedmix.training.draws import draw_plan
 from fedmix.training.engines import Sequential, Work
 from fedmix.training.known import Known
 
-MOST_EPOCHS = 1 << 32  # of a client's data
+MOST_EPOCHS = 1 << 32  # an epoch numbers the versions of a client's data
 log = logging.getLogger("fedmix.flower")
 
 
 def client_app(task: Task) -> ClientApp:
-    """The ClientApp of a task: it answers `query.join`, `query.means` and `train`.
+    """Return the ClientApp of a task; it answers `query.join`, `query.means` and `train`.
 
-    A node's configuration names its client (`partition-id`), and may name a `policy` file and a
-    `device`.
+    A node's configuration gives the number of its client (`partition-id`), and may give a `policy`
+    file and a `device`. If an answer fails, the error stays in the node's log, and the server gets
+    one of `fedmix.flower.wire.REASONS`.
     """
     app = ClientApp()
 
@@ -61,9 +62,7 @@ def client_app(task: Task) -> ClientApp:
                     if secagg.asks(asked)
                     else act(party, asked, context)
                 )
-            except (
-                Exception
-            ) as error:  # what it says, and what it is called, may be data: it stays here
+            except Exception as error:  # its text and its type may hold data: they stay here
                 _note(error)
                 content = _refusal(error)
             return Message(content, reply_to=message)
@@ -77,15 +76,15 @@ def client_app(task: Task) -> ClientApp:
 
 
 def _note(error: Exception) -> None:
-    """Write to the node's own log what happened."""
+    """Write an error to the node's own log."""
     if isinstance(error, FedmixError):
         log.error("%s", error)
-    else:  # whatever a load function or a module of the user's raises
+    else:  # from a load function or a module of the user
         log.error("the client's app failed", exc_info=error)
 
 
 def _refusal(error: Exception) -> RecordDict:
-    """What the server is told of it."""
+    """Return the reply that tells the server why the client refuses."""
     if isinstance(error, ClientFailure):
         return wire.refusal("step", step=error.step)
     if isinstance(error, Refused):
@@ -101,7 +100,7 @@ def _refusal(error: Exception) -> RecordDict:
 
 @contextmanager
 def _refusing(reason: str) -> Iterator[None]:
-    """Have what goes wrong meanwhile told as this."""
+    """Log any error in the block, and raise Refused with this reason instead."""
     try:
         yield
     except Exception as error:
@@ -111,7 +110,7 @@ def _refusing(reason: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Party:
-    """One client: its number, its samples, and the model."""
+    """One client: its number, its samples, the model, and what its node's configuration sets."""
 
     task: Task
     client: int
@@ -122,6 +121,12 @@ class Party:
 
     @staticmethod
     def of(task: Task, context: Context) -> "Party":
+        """Load the client that a node's configuration names.
+
+        Raises:
+            Refused: `partition-id` is missing, or the policy or the data cannot be loaded.
+            BadInput: The device cannot be used, or the model does not accept the data.
+        """
         config = context.node_config
         client = config.get("partition-id")
         if type(client) is not int:
@@ -140,33 +145,40 @@ class Party:
 
     @property
     def samples(self) -> int:
+        """Number of samples, n_k."""
         return int(self.data.clients.sizes[0])
 
     @property
     def presence(self) -> wire.Presence:
+        """What the client tells the server about itself."""
         return wire.Presence(self.client, self.samples, self._digest())
 
     def _digest(self) -> int:
-        """63 bits that change when the samples do.
+        """Hash of the samples, 63 bits: it changes when they do.
 
-        The same samples give others elsewhere: nobody sees that they are the same.
+        It also depends on the experiment and the client, so that nobody can see that two clients,
+        or two experiments, have the same samples.
         """
         where = np.frombuffer(f"{self.task.experiment.identity} {self.client}".encode(), np.uint8)
         return int.from_bytes(federated.digest(where, self.data.x, self.data.y)[:8], "big") >> 1 | 1
 
 
-def join(party: Party, asked: RecordDict, context: Context) -> RecordDict:  # noqa: ARG001 - as every answer
-    """Say who this is."""
+def join(party: Party, asked: RecordDict, context: Context) -> RecordDict:  # noqa: ARG001
+    """Answer a roll call with the client's presence."""
     return RecordDict({"about": party.presence.content()})
 
 
 def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
-    """Let means out: as the app's experiment says, or as the policy demands, and never as a message
-    says.
+    """Release means as the experiment says, or as a stricter policy does; never as a message says.
 
-    A run gets one answer for the same data, whatever it asks later: from means over other groups,
-    or under other noise, a server could work out samples. Means of hidden states are new in every
-    round, with one answer a round.
+    For the same data a run gets the same answer, whatever it asks later: a server could compute
+    samples from means over other groups or under other noise. Means of hidden states are new in
+    every round, with one answer per round.
+
+    Raises:
+        Refused: The experiment exchanges no means or only sums, or the round or epoch is not valid.
+        Withheld: The policy forbids the release.
+        Rejected: The message is not as agreed.
     """
     agreed = party.task.exchange
     if agreed is None:
@@ -190,20 +202,22 @@ def send_means(party: Party, asked: RecordDict, context: Context) -> RecordDict:
             and agreed.clip is None
             and how.clip is not None
         ):
-            means = means._replace(
-                y=to_shares(means.y)
-            )  # the server expects shares, since it asked for no clipping
+            # the server expects shares, since it asked for no clipping
+            means = means._replace(y=to_shares(means.y))
         m = how.group_size(party.client, party.samples) if means else 0
         context.state[answer] = wire.pack(means._asdict() if means else {})
-        context.state[about] = presence.content(
-            m=m, noise=float(agreed.noise)
-        )  # what the policy adds is its own affair
+        # the server does not learn how much noise the policy adds
+        context.state[about] = presence.content(m=m, noise=float(agreed.noise))
     return RecordDict({"about": context.state[about], "means": context.state[answer]})
 
 
 def add_mean(party: Party, message: Message, context: Context) -> RecordDict:
-    """Take a step towards a sum over clients, to which this one adds its mean, hidden from
-    everybody.
+    """Answer a step of secure aggregation, in which this client adds its masked mean to a sum.
+
+    Raises:
+        Refused: The experiment has no secure sums, the client is below the cut-off, or the step is
+            not as agreed.
+        Withheld: The policy forbids the release.
     """
     agreed = party.task.exchange
     if agreed is None or not agreed.secure:
@@ -225,15 +239,16 @@ def _release(
 ) -> Means | None:
     data, y = party.data, party.data.labels(party.data.y)
     grouping = stream(party.task.experiment.seed, "split", party.client, epoch)
-    noise = np.random.default_rng(
-        secrets.randbits(128)
-    )  # a server that knew the noise could take it off
+    # a server that knew the noise could subtract it
+    noise = np.random.default_rng(secrets.randbits(128))
     return release(party.client, data.x, y, how, encode, grouping, noise)
 
 
 def _new_round(party: Party, asked: RecordDict, context: Context) -> int:
-    """The round of a question about hidden states: the last one answered, or one after it, which
-    takes its place.
+    """Check and return the round of a question about hidden states.
+
+    A round after the last one answered takes its place, and the old answer is deleted. Raises
+    Refused if the round is before the last one answered.
     """
     round_ = _round(party, asked)
     before = context.state.get("answered")
@@ -256,9 +271,7 @@ def _round(party: Party, asked: RecordDict) -> int:
 
 
 def _first_epoch(digest: int, asked: RecordDict, context: Context) -> int:
-    """The server's number for these data, by which they are grouped: the first that it gave, so
-    that groups stay the same.
-    """
+    """Return the first epoch that the server gave for these data, so that groups stay the same."""
     known = context.state.get("epochs")
     epochs = dict(known) if isinstance(known, ConfigRecord) else {}
     epoch = epochs.setdefault(str(digest), wire.said(asked, "epoch", int))
@@ -270,8 +283,9 @@ def _first_epoch(digest: int, asked: RecordDict, context: Context) -> int:
 
 
 def _encoder(party: Party, asked: RecordDict) -> Callable[[Any], Tensor]:
-    """What means are taken of: samples in their units, or hidden states under the weights that came
-    along.
+    """Return the function of which means are taken.
+
+    It gives samples in their units, or hidden states under the weights in the message.
     """
     layer = party.task.objective.needs.layer
     if not layer:
@@ -290,8 +304,10 @@ def _encoder(party: Party, asked: RecordDict) -> Callable[[Any], Tensor]:
 
 
 def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
-    """Train from the weights that came, with draws of (seed, round, client), and send the weights
-    back.
+    """Train from the weights in the message, and reply with the new weights.
+
+    Random draws depend on (seed, round, client). A client that does not hold the current pool
+    replies that it lacks it. Raises Refused or Rejected if the message is not as agreed.
     """
     task, round_ = party.task, _round(party, asked)
     needs, training, seed = task.objective.needs, task.training, task.experiment.seed
@@ -334,7 +350,7 @@ def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
 
 
 def _known(party: Party, asked: RecordDict, context: Context) -> Known:
-    """What the objective needs to know of this client, as of the only one."""
+    """Return what the objective needs to know of this client, with a client axis of length one."""
     needs, data = party.task.objective.needs, party.data
     counts = samples = kept = shared = None
     if needs.counts:
@@ -362,7 +378,7 @@ def _of_one(stacked: Params) -> Params:
 
 
 def _pool(party: Party, context: Context) -> tuple[Received, Any]:
-    """The pool that this client keeps, as model inputs, and the entries that it may draw."""
+    """Return the pool that this client holds, as model inputs, and the entries that it may draw."""
     record = context.state["pool"]
     assert isinstance(record, ArrayRecord)
     x, y = (torch.from_numpy(record[name].numpy()) for name in ("x", "y"))
@@ -373,7 +389,7 @@ def _pool(party: Party, context: Context) -> tuple[Received, Any]:
 
 
 def _like(party: Party) -> Means:
-    """Something with the shape of means: one sample of this client's own, or its hidden states."""
+    """Return an example with the shape of means: a sample of this client, or its hidden states."""
     data, layer = party.data, party.task.objective.needs.layer
     y = data.labels(data.y[:1])
     if not layer:

@@ -1,6 +1,4 @@
-"""The exchange with nodes: which means clients were asked for, those that they send in the clear,
-and what has left them.
-"""
+"""The exchange of means with nodes: whom the server asks, what they send, and what it counts."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -24,10 +22,12 @@ log = logging.getLogger("fedmix.flower")
 
 @dataclass
 class Asked(MeanExchange):
-    """An exchange that knows of its clients what their messages say.
+    """A mean exchange that knows its clients only by their messages.
 
-    `settled` is, for each client, the digest of the data for which it was last asked for means; 0
-    if it never was. What the `ledger` counts is not undone with a round.
+    Attributes:
+        ledger: Counts releases; failed rounds do not undo its counts.
+        settled: For each client, the digest of the data for which it was last asked for means; 0 if
+            it never was.
     """
 
     ledger: Ledger = field(kw_only=True)
@@ -39,35 +39,34 @@ class Asked(MeanExchange):
         self.recall()
 
     def recall(self) -> None:
-        """What has left clients stays counted, in a round that failed and in a run that was
-        stopped.
-        """
+        """Restore the ledger's counts: releases of failed rounds and stopped runs count."""
         self.count_at_least(self.ledger.sent, self.ledger.smallest)
 
     def settle(self, digests: Mapping[int, int]) -> None:
-        """Take note of the data for which these clients have been asked; 0 has them asked again."""
+        """Record the digests of the data that clients were asked about; 0: ask again."""
         self.settled = self.settled.copy()
         self.settled[list(digests)] = list(digests.values())
 
     def has_sent(self, client: int) -> bool:
-        """Whether means of a client are there."""
+        """Whether the exchange holds means of a client."""
         if self.releases is None:
             return False
         return bool(self.sent[client]) if self.how.secure else client in self.releases.owner
 
     def welcome(self, client: int) -> None:
-        """A client that came holds no pool yet; one that has sent nothing is asked for means, for
-        its policy may be another.
+        """Register a client that joined: it holds no pool.
+
+        If it has sent no means, it is asked for them again, since its policy may have changed.
         """
         self.lost([client])
         if not self.has_sent(client):
             self.settle({client: 0})
 
     def notice(self, presence: Presence) -> None:
-        """A client's data may have changed since it was last asked for means.
+        """Check whether a client's data changed since it was last asked for means.
 
-        With `secure` nobody knows of how many samples it was in a sum: of as few as it has now, it
-        is assumed.
+        With `secure` nobody knows how many samples its mean in a sum had; it is assumed that they
+        were as few as it has now.
         """
         client = presence.client
         if self.how.secure and self.sent[client]:
@@ -79,14 +78,19 @@ class Asked(MeanExchange):
             self.changed([client])
 
     def due(self, here: Iterable[int], *, every_round: bool) -> list[int]:
-        """Those of the clients that are here that are to send means now."""
+        """Return the clients among `here` that have to send means now; all if `every_round`."""
         waits = len(self.pending) / self.clients < self.how.wait
         again = frozenset() if waits or self.how.secure else self.pending
         return [k for k in sorted(here) if every_round or not self.settled[k] or k in again]
 
     def expect(self, samples: Mapping[int, int]) -> int:
-        """Write down that all of these clients, with so many samples, release means; the fewest
-        samples in one of them.
+        """Write to the ledger that all these clients release means, before they are asked.
+
+        Args:
+            samples: Number of samples by client.
+
+        Returns:
+            The fewest samples in one of the means.
         """
         smallest = self.how.smallest_group(np.array(list(samples.values())))
         everyone = copy(self)
@@ -104,11 +108,19 @@ def collect_means(
     *,
     shares: bool,
 ) -> tuple[list[Releases], list[int], dict[int, FedmixError]]:
-    """What the clients that are asked send, for whom it takes the place of what they sent before,
-    and whose reply is no good.
+    """Ask clients for their means, and read the replies.
 
-    Means have to be `like` these in shape, and about as large; with `shares`, labels are shares of
-    classes.
+    Args:
+        exchange: The exchange; its counts are updated and written to the ledger.
+        roster: The clients that are online.
+        questions: The message for each client to ask.
+        seconds: How long to wait for replies.
+        like: Example of means; those sent must have its shapes, and values of about its size.
+        shares: Whether labels must be shares of classes.
+
+    Returns:
+        The means; the clients whose earlier means they replace; the error of each bad reply, by
+            client.
     """
     limits = [
         10 * max(1.0, float(part.abs().max())) + 10 * s
@@ -121,14 +133,14 @@ def collect_means(
         reply = replies.get(k)
         content = content_of(reply, f"client {k}")
         if reply is None or reply.has_error():
-            exchange.count(np.array([k]), agreed)  # they may have left the client, and got lost
+            exchange.count(np.array([k]), agreed)  # means may have left the client and been lost
             continue  # it is asked again in the next round
         before = exchange.sent[k]
         exchange.settle({k: roster.presence[k].digest})
         exchange.pending -= {k}
         try:
             if content is not None and (m := _group_size(exchange, roster, k, content)):
-                exchange.count(np.array([k]), m)  # it has left the client, good or not
+                exchange.count(np.array([k]), m)  # means have left the client, valid or not
                 means = wire.read_means(
                     content, exchange.how, roster.presence[k].samples, like, limits, labels=shares
                 )
@@ -143,9 +155,7 @@ def collect_means(
 
 
 def _group_size(exchange: Asked, roster: Roster, client: int, content: RecordDict) -> int:
-    """Of how many samples the means in a reply are, by what the client says of itself now; 0 if it
-    sends none.
-    """
+    """Update a client's presence from its reply; return its samples per mean (0: no means)."""
     presence = Presence.read(content, roster.clients)
     if presence.client != client:
         raise Rejected(f"it says that it is client {presence.client} now")

@@ -1,7 +1,6 @@
-"""Certificates and keys of a federation: TLS for everyone, and a key by which each client's node
-proves that it was let in.
+"""Certificates and keys of a federation: TLS for all, and a key to authenticate each node.
 
-A key does not say which client its node is: that is its own `partition-id`.
+A key does not say which client its node is: the node's `partition-id` does.
 """
 
 import ipaddress
@@ -18,38 +17,50 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedmix.core.errors import BadInput
 
 DAYS = 365
-LOOPBACK = ("localhost", "127.0.0.1")  # by which a SuperLink's own processes call it
+LOOPBACK = ("localhost", "127.0.0.1")  # a SuperLink's own processes connect to these
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The files of a federation's keys in one folder."""
+    """Paths of a federation's certificates and keys in one folder."""
 
     folder: Path
 
     @property
     def ca(self) -> Path:
-        """The authority's certificate, which every machine gets."""
+        """The certificate of the authority, which every machine gets."""
         return self.folder / "ca.crt"
 
     @property
     def certificate(self) -> Path:
+        """The server's certificate."""
         return self.folder / "server.crt"
 
     @property
     def key(self) -> Path:
+        """The server's private key."""
         return self.folder / "server.key"
 
     def node(self, client: int) -> Path:
-        """A client's private key; its public one ends in .pub."""
+        """A client's private key; the public key ends in .pub."""
         return self.folder / f"client-{client}.key"
 
 
 def make_keys(folder: Path, hosts: list[str], clients: int) -> Keys:
-    """Make an authority, a certificate of the server for these host names and addresses and
-    loopback, and a key for each client.
+    """Make an authority, a server certificate and a key pair for each client, and write them.
 
-    The authority's own key is used here once and never written.
+    The authority's own key is used once and never written.
+
+    Args:
+        folder: Where to write them; made if it does not exist.
+        hosts: Host names and addresses of the server; loopback is added.
+        clients: Number of clients.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        BadInput: The folder already holds keys, or there is no client or no host.
     """
     keys = Keys(folder)
     if keys.ca.exists():
@@ -122,6 +133,6 @@ def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat)
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """A private key is never readable by others, not even for a moment."""
+    """Create a file with this mode, so that others cannot read a private key even for a moment."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)

@@ -1,6 +1,4 @@
-"""How often clients have let means out, on disk: what has left a client stays counted, whatever
-became of the round.
-"""
+"""The counts of clients' releases on disk: a release counts, whatever became of its round."""
 
 import json
 from pathlib import Path
@@ -16,12 +14,18 @@ LARGEST = 16 << 20
 
 
 class Ledger:
-    """Each client's releases, `sent`, and the fewest samples in a mean, `smallest`, as a
-    MeanExchange counts them.
+    """Counts of releases, as a MeanExchange keeps them, in a file.
 
-    A server writes them down before it asks, as if everyone let means out, and again when it knows
-    who did: killed in between, it counts too many rather than too few. Without a `path` they last
-    as long as the process.
+    A server writes them before it asks, as if all clients released means, and again when it knows
+    who did: killed in between, it counts too many rather than too few. `sent` is the number of
+    releases of each client, `smallest` the fewest samples in a mean.
+
+    Args:
+        clients: Number of clients.
+        path: The file, read if it exists; without one, the counts last as long as the process.
+
+    Raises:
+        BadInput: The file is damaged or has another number of clients.
     """
 
     def __init__(self, clients: int, path: Path | None = None) -> None:
@@ -30,7 +34,7 @@ class Ledger:
             self.sent, self.smallest = _read(path, clients)
 
     def write(self, exchange: MeanExchange) -> None:
-        """Put an exchange's counts in the place of those that are there."""
+        """Replace the counts by those of an exchange."""
         self.sent, self.smallest = exchange.sent, exchange.smallest
         if self.path is not None:
             write_whole(

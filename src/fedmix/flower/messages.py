@@ -1,6 +1,4 @@
-"""Messages to nodes and their replies: sent together, counted, waited for as long as allowed and no
-longer.
-"""
+"""Messages to nodes and their replies: sent together, counted, and with a time limit."""
 
 import logging
 import time
@@ -13,7 +11,7 @@ from flwr.serverapp import Grid
 from fedmix.flower import wire
 
 POLL_SECONDS = 0.5
-ERRORS = {  # of Flower's; what comes beside its code was written by the node, and may be anything
+ERRORS = {  # by Flower's code; the text beside the code is the node's own and is not trusted
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its app could not be loaded; its own log says why",
     ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its app failed; its own log says why",
     ErrorCode.MESSAGE_UNAVAILABLE: "the message did not reach it in time",
@@ -26,8 +24,11 @@ log = logging.getLogger("fedmix.flower")
 
 
 class Post:
-    """Asks nodes, at most `at_once` at a time (0: all), and counts the bytes of what goes down to
-    them and comes up.
+    """Sends messages to nodes, waits for replies, and counts the bytes in both directions.
+
+    Args:
+        grid: Flower's grid.
+        at_once: How many nodes may work at a time; 0 for all.
     """
 
     def __init__(self, grid: Grid, at_once: int = 0) -> None:
@@ -35,14 +36,21 @@ class Post:
         self.up = self.down = 0
 
     def online(self) -> set[int]:
-        """The nodes that the SuperLink hears of."""
+        """Return the ids of the nodes that are connected to the SuperLink."""
         return set(self.grid.get_node_ids())
 
     def ask(
         self, kind: str, contents: Mapping[int, RecordDict], timeout: float
     ) -> dict[int, Message]:
-        """Send each node its message; the replies that come within `timeout` seconds, by the node
-        that was asked.
+        """Send each node its message, and collect replies for at most `timeout` seconds.
+
+        Args:
+            kind: Flower's type of the messages.
+            contents: Content of each message, by node id.
+            timeout: Seconds to wait for all replies together.
+
+        Returns:
+            The replies that came in time, by the id of the node that was asked.
         """
         deadline = time.monotonic() + timeout
         todo, waiting, replies = list(contents), dict[str, int](), dict[int, Message]()
@@ -53,9 +61,8 @@ class Post:
                 kind, {node: contents[node] for node in now}, max(1.0, deadline - time.monotonic())
             )
             for reply in self.grid.pull_messages(list(waiting)):
-                node = waiting.pop(
-                    reply.metadata.reply_to_message_id, None
-                )  # an error's sender is not the node
+                # by message, since the sender of an error is not the node
+                node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
                     replies[node] = reply
                     self.up += wire.size(reply.content) if reply.has_content() else 0
@@ -66,7 +73,7 @@ class Post:
         return replies
 
     def _send(self, kind: str, contents: Mapping[int, RecordDict], ttl: float) -> dict[str, int]:
-        """Send messages; the node of each that was taken, by the message's number."""
+        """Send messages; return the node of each message that was accepted, by message id."""
         if not contents:
             return {}
         messages = [
@@ -79,9 +86,7 @@ class Post:
 
 
 def content_of(reply: Message | None, who: str) -> RecordDict | None:
-    """What a reply says; None, with a line in the log, if there is none or it does not do what was
-    asked.
-    """
+    """Return the content of a reply; None, logged, if it is missing, an error or a refusal."""
     if reply is None:
         log.warning("no reply from %s in time", who)
     elif reply.has_error():

@@ -1,6 +1,4 @@
-"""A client's last word on what leaves it: a file of its own that may ask for more than the server
-does, or refuse.
-"""
+"""A client's own limits on what leaves it: a file that is stricter than the server, or refuses."""
 
 import math
 from dataclasses import dataclass, fields, replace
@@ -14,17 +12,21 @@ LARGEST = 1 << 16
 
 
 class Withheld(BadInput):
-    """The client's policy lets no means out."""
+    """The client's policy allows no release of means."""
 
 
 @dataclass(frozen=True)
 class Policy:
     """What a client demands of its own means, whatever the server asks for.
 
-    `share_means = false` lets none out. `least_m` is the smallest M_k, `least_noise` the smallest
-    deviation of the noise: on input values only, unless samples are clipped. `most_clip` clips
-    them, to this norm at most, and puts the noise on labels too. Where M_k would be more than the
-    samples there are, nothing is sent.
+    If M_k would be larger than the number of samples, nothing is sent.
+
+    Attributes:
+        share_means: If False, no means leave the client.
+        least_m: The smallest M_k.
+        least_noise: The smallest deviation of the noise; on inputs only, unless samples are
+            clipped.
+        most_clip: Clip samples to at most this norm; the noise is then on labels too.
     """
 
     share_means: bool = True
@@ -34,7 +36,11 @@ class Policy:
 
     @staticmethod
     def load(path: Path) -> "Policy":
-        """Read a TOML file."""
+        """Read a policy from a TOML file.
+
+        Raises:
+            BadInput: The file cannot be read, or a setting is unknown or wrong.
+        """
         values = read_toml(path, LARGEST, "give a policy of a few lines")
         known = [f.name for f in fields(Policy)]
         if unknown := [key for key in values if key not in known]:
@@ -55,7 +61,16 @@ class Policy:
         return Policy(**values)
 
     def applied(self, asked: Exchange, client: int, samples: int) -> Exchange:
-        """What the client will do of what the server asks for."""
+        """Return the exchange that the client takes part in: what the server asked, made stricter.
+
+        Args:
+            asked: The exchange that the server asks for.
+            client: Number of the client.
+            samples: Its number of samples.
+
+        Raises:
+            Withheld: The policy allows no release, or the client has fewer samples than `least_m`.
+        """
         if not self.share_means:
             raise Withheld(f"the policy of client {client} lets no means out")
         labels = (

@@ -1,6 +1,4 @@
-"""A SuperLink and its SuperNodes as real processes of this machine, started, watched and cleaned
-up.
-"""
+"""Start, watch and stop a SuperLink and its SuperNodes as processes of this machine."""
 
 import contextlib
 import os
@@ -31,15 +29,19 @@ QUIET = {
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 NAME = "fedmix"
-ENDING = (signal.SIGTERM, signal.SIGHUP)  # beside Ctrl-C
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # besides SIGINT
 
 
 class Link:
-    """Processes on loopback, each in a process group of its own, with a log in `folder`; all end
-    with the `with` block.
+    """A SuperLink and its nodes on loopback, in a `with` block that stops them all at its end.
 
-    With `keys`, everything runs over TLS and nodes have to prove who they are. `options` are
-    further ones of the SuperLink.
+    Each process has a process group of its own, and a log in `folder`.
+
+    Args:
+        folder: Folder of logs, database and Flower's configuration.
+        keys: With keys, all connections use TLS and nodes have to authenticate.
+        env: Further environment variables.
+        options: Further options of the SuperLink.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Link:
 
     @property
     def address(self) -> str:
+        """Host and port of the SuperLink."""
         return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> "Link":
@@ -91,7 +94,7 @@ class Link:
     def start_superlink(self) -> None:
         """Start the SuperLink and wait until it listens.
 
-        Its database keeps nodes' ids over a restart.
+        Its database keeps the ids of nodes over a restart. Raises FedmixError if it does not start.
         """
         security = ["--insecure"]
         if self.keys:
@@ -123,8 +126,13 @@ class Link:
         within: Sequence[str] = (),
         **config: Any,
     ) -> None:
-        """Start the SuperNode of a client; `config` is its node configuration, `within` a command
-        to run it under.
+        """Start the SuperNode of a client.
+
+        Args:
+            client: Number of the client.
+            superlink: Address to connect to, if not that of this SuperLink.
+            within: A command to run the node under.
+            config: Further node configuration.
         """
         security = ["--insecure"]
         if self.keys:
@@ -142,7 +150,7 @@ class Link:
         self.start(f"node-{client}", [*within, "flower-supernode", *security, *where])
 
     def register(self, client: int) -> None:
-        """Let a client's key in."""
+        """Register a client's key with the SuperLink; raise FedmixError if it is not accepted."""
         assert self.keys is not None
         said = self.command(
             "supernode", "register", str(self.keys.node(client).with_suffix(".pub")), NAME
@@ -154,7 +162,7 @@ class Link:
             )
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a `flwr` command to its end."""
+        """Run a `flwr` command, and wait for it."""
         return subprocess.run(
             ["flwr", *arguments],
             env=self.env,
@@ -165,14 +173,12 @@ class Link:
         )
 
     def run(self, app: Path, *options: str, **config: Any) -> subprocess.Popen[bytes]:
-        """Submit an app, with `config` over its run configuration; the process ends when its run
-        does.
-        """
+        """Submit an app with `config` over its run configuration; the process ends with the run."""
         more = ["--run-config", _pairs(config)] if config else []
         return self.start("run", ["flwr", "run", str(app), NAME, "--stream", *more, *options])
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a process; what it says goes to its log."""
+        """Start a process whose output goes to its log."""
         with self.log(name).open("ab") as log:
             log.write(f"$ {shlex.join(command)}\n".encode())
             log.flush()
@@ -188,11 +194,11 @@ class Link:
         return self.processes[name]
 
     def log(self, name: str) -> Path:
-        """Where what a process says goes."""
+        """Path of the log of a process."""
         return self.folder / f"{name}.log"
 
     def wait_for(self, port: int, name: str) -> None:
-        """Wait until a process listens."""
+        """Wait until a process listens; raise FedmixError if it ends or takes too long."""
         deadline = time.monotonic() + START_SECONDS
         while not _listens(port):
             if self.processes[name].poll() is not None or time.monotonic() > deadline:
@@ -200,7 +206,7 @@ class Link:
             time.sleep(0.1)
 
     def check(self) -> None:
-        """Refuse to go on when the SuperLink or a node has ended by itself."""
+        """Raise FedmixError if the SuperLink or a node has ended by itself."""
         for name, process in self.processes.items():
             if name != "run" and process.poll() is not None:
                 raise FedmixError(
@@ -208,12 +214,11 @@ class Link:
                 )
 
     def hold_port(self) -> int:
-        """A port of loopback that nobody else gets until `stop`; Flower wants to know it before it
-        listens, and takes no 0.
+        """Reserve a port on loopback until `stop`; Flower needs its number and does not take 0.
 
-        Linux gives a bound port to nobody who asks for any, and lets a server listen on it by its
-        number where both allow reuse, as servers do. Elsewhere they could not, so there the port is
-        only free now.
+        Linux assigns a bound port to nobody else, and still lets a server listen on it by its
+        number if both sockets set SO_REUSEADDR, as servers do. Other systems do not, so there the
+        port is only free at the moment.
         """
         held = socket.socket()
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -226,16 +231,14 @@ class Link:
         return port
 
     def kill(self, name: str) -> None:
-        """SIGKILL a process and all that it started."""
+        """Kill a process and all its descendants with SIGKILL."""
         process = self.processes.pop(name)
         for pid in [*descendants(process.pid), process.pid]:
             _signal(pid, signal.SIGKILL)
         process.wait()
 
     def stop(self) -> None:
-        """End everything that was started: nodes first, then the SuperLink; by force where asking
-        is not enough.
-        """
+        """Stop all processes, nodes before the SuperLink; kill those that do not end in time."""
         with _undisturbed():
             self._stop()
 
@@ -262,7 +265,7 @@ class Link:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Being asked to end a second time must not leave processes behind."""
+    """Ignore further signals to end, so that no process is left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -271,7 +274,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def descendants(pid: int) -> list[int]:
-    """List all descendants of a process; empty where there is no /proc."""
+    """Return the ids of all descendants of a process; none where there is no /proc."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -290,14 +293,14 @@ def _listens(port: int) -> bool:
 
 
 def _signal(pid: int, number: int) -> None:
-    """To a process, and to the group that it leads or led."""
+    """Send a signal to a process, and to the process group that it leads or led."""
     for send in (os.kill, os.killpg):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             send(pid, number)
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process, or one of the group that it leads or led, is there and no zombie."""
+    """Whether a process, or one of the group that it leads or led, exists and is not a zombie."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, 0)
         return True
@@ -309,7 +312,7 @@ def _alive(pid: int) -> bool:
 
 
 def _pairs(config: Mapping[str, Any]) -> str:
-    """As Flower takes them: KEY=VALUE, each value as in TOML."""
+    """Format a configuration for Flower's command line: KEY=VALUE, each value as in TOML."""
     return " ".join(f"{key.replace('_', '-')}={_toml(value)}" for key, value in config.items())
 
 

@@ -1,6 +1,4 @@
-"""The rounds of a federation over Flower's grid: the server calls the roll, has means exchanged,
-and averages updates.
-"""
+"""Rounds over Flower's grid: the server calls the roll, exchanges means, and averages updates."""
 
 import logging
 import math
@@ -37,15 +35,24 @@ from fedmix.training.draws import choose_clients
 from fedmix.training.known import Memory
 from fedmix.training.rounds import Rounds
 
-LOOKED_AT = 256  # samples of the server's own, to see how large values are
+LOOKED_AT = 256  # samples of the server that show how large values are
 log = logging.getLogger("fedmix.flower")
 
 
 class Remote(Rounds):
     """The rounds of a federation whose clients are nodes of a Flower grid.
 
-    `releases` is the file that counts what has left clients; without one, that is known as long as
-    the process lasts.
+    Args:
+        grid: Flower's grid.
+        task: The experiment and the data of both sides.
+        settings: How the server runs it.
+        config: The run configuration, for the task's own functions.
+        releases: File that counts what has left clients; without it the counts end with the
+            process.
+
+    Raises:
+        BadInput: The settings do not fit the number of clients, or the model or device do not work.
+        TooFew: Not enough clients joined in time.
     """
 
     exchange: Asked | None
@@ -84,7 +91,7 @@ class Remote(Rounds):
         )  # fmt: skip
         self.settings = settings
         self.rejected = self.attempt = 0
-        self._accepted: dict[int, int] = {}  # the last round of which a client's update counts
+        self._accepted: dict[int, int] = {}  # the last round in which a client's update was used
         self._traffic = Traffic()
         self.post = Post(grid, settings.at_once)
         self.roster = Roster(self.post, settings.clients, settings.attempts, settings.join_timeout)
@@ -93,12 +100,13 @@ class Remote(Rounds):
     samples_are_here = False
 
     def holdings(self) -> dict[str, Any]:
-        """Classes and their counts stay with the clients."""
+        """Return the sizes of clients; classes and their counts stay with the clients."""
         known = self.roster.presence
         sizes = [known[k].samples if k in known else 0 for k in range(self.settings.clients)]
         return {"classes": None, "sizes": sizes, "counts": []}
 
     def sizes(self) -> Array:
+        """Number of samples of each client that is online."""
         return np.array([presence.samples for presence in self.roster.presence.values()])
 
     def _train_round(self) -> tuple[Params, float, Traffic]:
@@ -126,9 +134,7 @@ class Remote(Rounds):
         wanted = self.training.clients_per_round
         chosen = self._choose(wanted)
         updates = self._collect_updates(chosen)
-        least = math.ceil(
-            self.settings.min_share * wanted - 1e-9
-        )  # 0.07 * 100 is 7.000000000000001
+        least = math.ceil(self.settings.min_share * wanted - 1e-9)  # 0.07 * 100 is above 7
         if len(updates) < least:
             raise TooFew(f"{len(updates)} of {wanted} clients replied well, and {least} are needed")
         samples = {k: update.presence.samples for k, update in updates.items()}
@@ -149,9 +155,7 @@ class Remote(Rounds):
         return mean, loss
 
     def _choose(self, count: int) -> list[int]:
-        """The clients that every engine would choose; for those that are not there, others that
-        are.
-        """
+        """Return the clients that every engine would choose, others in place of absent ones."""
         drawn: list[int] = choose_clients(
             self.seed, self.round, self.settings.clients, count
         ).tolist()
@@ -180,7 +184,7 @@ class Remote(Rounds):
             self.exchange.notice(presence)
 
     def _exchange_means(self, exchange: Asked) -> None:
-        """Have those clients send means that are due, and pool them."""
+        """Collect the means that are due, and make a pool of them."""
         layer, how, before = self.needs.layer, exchange.how, copy(exchange)
         due = exchange.due(self.roster.node, every_round=layer > 0)
         sent, done = self._collect(exchange, due) if due else ([], [])
@@ -194,10 +198,8 @@ class Remote(Rounds):
         count = sum(len(part.owner) for part in [*kept, *sent])
         if count < (1 if how.secure else how.average):
             if not how.secure:
-                exchange.settled, exchange.pending = (
-                    before.settled,
-                    before.pending,
-                )  # so that everyone is asked again
+                # so that all clients are asked again
+                exchange.settled, exchange.pending = before.settled, before.pending
             raise TooFew(
                 f"{count} means have been sent, and exchange.average={how.average} needs as many; "
                 "lower it"
@@ -215,9 +217,7 @@ class Remote(Rounds):
             )
 
     def _collect(self, exchange: Asked, due: list[int]) -> tuple[list[Releases], list[int]]:
-        """What the clients that are due send, and those of them for which it takes the place of
-        what they sent before.
-        """
+        """Return the means that clients send, and the clients whose earlier means they replace."""
         x, y = self.data.x[:LOOKED_AT], self.data.y[:LOOKED_AT]
         like, seconds = Means(self._encode(x), self.data.labels(y)), self.settings.timeout
         if exchange.how.secure:
@@ -235,14 +235,13 @@ class Remote(Rounds):
             self._traffic += Traffic(
                 models_down=(self._model_bytes(0) - self._model_bytes(layer)) * len(due)
             )
-        # Which means, and when; how they are made is in the app, which both sides have.
+        # A question says which means and when; how to make them is in the app, which both have.
         about = {
             k: ConfigRecord({"round": self.round, "epoch": int(exchange.epoch[k])}) for k in due
         }
         questions = {k: RecordDict({"about": about[k], **weights}) for k in due}
-        shares = (
-            self.data.classes is not None and exchange.how.clip is None
-        )  # clipped ones are no shares, and may carry noise
+        # clipped labels are no shares, and may have noise
+        shares = self.data.classes is not None and exchange.how.clip is None
         sent, done, wrong = collect_means(
             exchange, self.roster, questions, seconds, like, shares=shares
         )
@@ -251,8 +250,9 @@ class Remote(Rounds):
         return sent, done
 
     def _collect_updates(self, chosen: list[int]) -> dict[int, wire.Update]:
-        """The good updates of these clients; whoever turns out to lack the pool gets it and is
-        asked once more.
+        """Return the valid updates of these clients, by client.
+
+        A client that replies that it lacks the pool gets it and is asked once more.
         """
         updates: dict[int, wire.Update] = {}
         like = self.memory.shared if self.memory else None
@@ -263,7 +263,7 @@ class Remote(Rounds):
             for k in asked:
                 try:
                     contents[k] = self._work(k, weights)
-                except BadInput as error:  # every entry of the pool holds its means
+                except BadInput as error:  # every entry of the pool contains this client's means
                     self._reject(k, error)
             replies = self.roster.ask("train", contents, max(1.0, deadline - time.monotonic()))
             lacking = []
@@ -301,7 +301,7 @@ class Remote(Rounds):
         return updates
 
     def _work(self, client: int, weights: ArrayRecord) -> RecordDict:
-        """What a client gets: the weights, and the pool if it does not hold it."""
+        """Return the message for a client: the weights, and the pool if it does not hold it."""
         exchange = self.exchange
         about = ConfigRecord({"round": self.round, "pool": exchange.version if exchange else 0})
         content = RecordDict({"about": about, "weights": weights})
@@ -318,7 +318,7 @@ class Remote(Rounds):
         return content
 
     def state(self) -> dict[str, Tensor]:
-        """What every federation saves, and of which data clients have sent means."""
+        """Return the state of any federation, counts, and the digests in `Asked.settled`."""
         settled = (
             {"remote.settled": torch.from_numpy(self.exchange.settled)} if self.exchange else {}
         )
@@ -328,8 +328,10 @@ class Remote(Rounds):
         }
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Go on from a state; clients keep nothing of a run that ended, so they get the pool once
-        more, but send no means.
+        """Continue from a saved state.
+
+        Clients keep nothing of a run that ended, so they get the pool again, but send no means
+        again.
         """
         super().restore(saved)
         if self.memory and self.round:
@@ -346,7 +348,7 @@ class Remote(Rounds):
 
 
 def _held_out(given: FederatedData) -> FederatedData:
-    """The server's own samples: those to test on, as its only ones."""
+    """Return data whose only samples are those that the server tests on."""
     test = given.test or HeldOut(given.x, given.y)
     test = HeldOut(test.x, test.y)
     return replace(given, x=test.x, y=test.y, clients=Ragged.of([[0]]), test=test)

@@ -1,4 +1,4 @@
-"""Which clients are there, and as which nodes."""
+"""The clients that are online, and their nodes."""
 
 import logging
 import time
@@ -14,15 +14,24 @@ log = logging.getLogger("fedmix.flower")
 
 
 class TooFew(FedmixError):
-    """Not enough clients were there, or replied well."""
+    """Too few clients are online, or too few sent a valid reply."""
 
 
 class Roster:
-    """The clients that are there, by number: `node` and what they last said of themselves,
-    `presence`.
+    """The clients that are online, by number.
 
-    A node whose answer to the roll call is no good, or takes more than `seconds`, is asked again at
-    the next, `attempts` times in all, or until it has been away.
+    A node whose answer to the roll call is invalid or late is asked again at the next call,
+    `attempts` times in all, or until it has been offline.
+
+    Attributes:
+        node: The id of each client's node.
+        presence: What each client last said about itself.
+
+    Args:
+        post: Sends the messages.
+        clients: Number of clients of the federation.
+        attempts: How often a node is asked who it is.
+        seconds: How long to wait for clients to join, and for an answer to the roll call.
     """
 
     def __init__(self, post: Post, clients: int, attempts: int, seconds: float) -> None:
@@ -40,14 +49,18 @@ class Roster:
     def ask(
         self, kind: str, contents: Mapping[int, RecordDict], seconds: float
     ) -> dict[int, Message]:
-        """Send each of these clients its message; the replies that come in time."""
+        """Send each client its message; return the replies that come in time, by client."""
         replies = self.post.ask(
             kind, {self.node[k]: content for k, content in contents.items()}, seconds
         )
         return {k: replies[self.node[k]] for k in contents if self.node[k] in replies}
 
     def gather(self, enough: int) -> list[int]:
-        """Wait until `enough` clients are there."""
+        """Wait until `enough` clients have joined, and return them.
+
+        Raises:
+            TooFew: They did not join in time.
+        """
         deadline = time.monotonic() + self.seconds
         came: list[int] = []
         while len(self) < enough:
@@ -63,16 +76,13 @@ class Roster:
         return came
 
     def call(self) -> list[int]:
-        """Strike off clients whose nodes are gone, and ask nodes that are new who they are; the
-        clients that came.
-        """
+        """Remove clients whose nodes are gone, ask new nodes who they are, return new clients."""
         online = self.post.online()
         for client in [k for k, node in self.node.items() if node not in online]:
             log.warning("client %s is gone", client)
             del self.node[client], self.presence[client]
-        self.failures = {
-            node: count for node, count in self.failures.items() if node in online
-        }  # restarted, it may be mended
+        # a node that went offline may work after its restart
+        self.failures = {node: count for node, count in self.failures.items() if node in online}
         new = sorted(
             node
             for node in online - set(self.node.values())
@@ -91,11 +101,7 @@ class Roster:
                 log.warning("node %s is not let in: %s", node, error)
                 continue
             client = presence.client
-            if (
-                client in self
-                # it may have been killed and be back, while its old node is still believed to be
-                # there
-            ):
+            if client in self:  # perhaps restarted, while its old node still counts as online
                 said = "node %s says that it is client %s, which node %s is; it has to wait"
                 log.warning(said, node, client, self.node[client])
                 continue

@@ -1,8 +1,7 @@
-"""Secure aggregation by Flower's SecAgg+: what server and clients agree on, its masks, and one step
-of a client.
+"""Secure aggregation with Flower's SecAgg+: the agreed settings, the masks, and a client's steps.
 
 In four messages the clients of a group agree on masks that cancel in their sum, and each sends its
-mean under them.
+mean under its mask.
 """
 
 import hashlib
@@ -29,8 +28,12 @@ MODULUS = 1 << 32
 
 
 def masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[Array]:
-    """Integers below `modulus`, a power of two up to 2^32, that nobody can guess who lacks the
-    seed.
+    """Return integers in [0, modulus) that cannot be guessed without the seed.
+
+    Args:
+        seed: The secret key.
+        modulus: A power of two, at most 2^32.
+        shapes: The shapes of the arrays to return.
     """
     stream = Cipher(ChaCha20(hashlib.sha256(seed).digest(), bytes(16)), None).encryptor()
     words = (
@@ -41,10 +44,10 @@ def masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[Arra
 
 
 def use_masks(module: Any) -> None:
-    """Put `masks` in the place of a module's own.
+    """Replace the mask generator of a Flower module by `masks`.
 
-    Flower 1.41 folds every key to 32 bits before it makes a mask of it (flwrlabs/flower#7522): few
-    enough to try them all.
+    Flower 1.41 reduces every key to 32 bits before it makes a mask of it (flwrlabs/flower#7522),
+    few enough to try them all. Raises ImportError if the module has no such generator.
     """
     if not hasattr(module, "pseudo_rand_gen"):
         raise ImportError(
@@ -59,14 +62,12 @@ use_masks(import_module("flwr.client.mod.secure_aggregation.secaggplus_mod"))
 
 
 def largest(how: Exchange) -> float:
-    """No value of a client's mean is larger: clipped to that norm, with noise of at most ten
-    deviations.
-    """
+    """Return a bound on the values of a mean: the clipping norm and ten deviations of the noise."""
     return max(how.clip or 0.0, how.label_clip or 0.0) + 10 * max(how.noises)
 
 
 def agreed(how: Exchange, members: int) -> dict[str, int | float]:
-    """Protocol settings of a group: there is a sum only if every member stays to the end."""
+    """Return the protocol settings of a group; a sum needs every member to stay to the end."""
     sizes = dict.fromkeys((Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD), members)
     return sizes | {
         Key.CLIPPING_RANGE: largest(how), Key.TARGET_RANGE: QUANTA, Key.MOD_RANGE: MODULUS,
@@ -82,15 +83,23 @@ def asks(content: RecordDict) -> bool:
 def take_step(
     message: Message, context: Context, how: Exchange, means: Callable[[], list[Array]]
 ) -> RecordDict:
-    """What a client answers to a step: keys, shares of keys, its masked `means`, and at last what
-    removes the masks of a sum.
+    """Answer a step of the protocol.
 
-    The settings are the client's own, whatever the message says. It takes part in one sum of a run
-    and no other, for the difference of two sums is a client's mean.
+    The answers are keys, shares of keys, the masked means, and what removes the masks of a sum. The
+    settings are the client's own, whatever the message says. A client takes part in only one sum of
+    a run, since the difference of two sums is a client's mean.
+
+    Args:
+        message: The server's message.
+        context: Flower's context, which keeps the client's state.
+        how: The agreed exchange.
+        means: Returns the arrays to add to the sum.
+
+    Raises:
+        Refused: The step is not as agreed, or the client is in a sum already.
     """
-    if (
-        message.metadata.message_type != MessageType.TRAIN
-    ):  # any other Flower hands on to `fit`, whose reply has no masks
+    # Flower passes other types of messages to `fit`, whose reply is not masked
+    if message.metadata.message_type != MessageType.TRAIN:
         raise Refused("other kind")
     asked = message.content.config_records[RECORD_KEY_CONFIGS]
     stage = asked.get(Key.STAGE)
@@ -108,9 +117,8 @@ def take_step(
         raise Refused("without")
     for name in (Key.SOURCE_LIST, Key.ACTIVE_NODE_ID_LIST):
         nodes = asked.get(name)
-        if isinstance(nodes, list) and len(set(nodes)) < len(
-            nodes
-        ):  # Flower only counts them: another would be left out
+        # Flower only counts the nodes: one listed twice would leave another one out
+        if isinstance(nodes, list) and len(set(nodes)) < len(nodes):
             raise Refused("twice")
 
     def fit(message: Message, _: Context) -> Message:

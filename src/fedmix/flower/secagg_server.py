@@ -1,6 +1,4 @@
-"""The server's side of secure aggregation: means over groups of clients, each by Flower's workflow
-for one group.
-"""
+"""The server's side of secure aggregation: Flower's workflow for one group at a time."""
 
 import logging
 from collections.abc import Iterable
@@ -32,12 +30,18 @@ use_masks(secaggplus_workflow)  # as the clients do
 
 
 class Group:
-    """What the workflow knows of the grid: the clients of one group, through the post, and only
-    answers that can be summed.
+    """The grid as the workflow sees it: one group of clients, and only replies that can be summed.
 
-    `refused` are nodes that will not take part, `failed` others that did not answer well: all,
-    where one refuses later on, for what it refuses may be another's doing. `stage` is the last one
-    that was begun.
+    Attributes:
+        refused: Nodes that refuse to take part.
+        failed: Nodes that did not reply well. If one refuses after the first stage, all of them,
+            since another client may be the cause.
+        stage: The last stage that was begun.
+
+    Args:
+        post: Sends the messages.
+        seconds: How long to wait for replies.
+        shapes: Shapes of the arrays of a masked mean.
     """
 
     def __init__(self, post: Post, seconds: float, shapes: list[Shape]) -> None:
@@ -48,16 +52,16 @@ class Group:
 
     @property
     def unmasked(self) -> bool:
-        """Whether clients were asked for what takes the masks off their sum."""
+        """Whether the clients were asked for what removes the masks of their sum."""
         return self.stage == Stage.UNMASK
 
     def send_and_receive(
         self,
         messages: Iterable[Message],
         *,
-        timeout: float | None = None,  # noqa: ARG002 - the grid's
+        timeout: float | None = None,  # noqa: ARG002 - an argument of the grid's method
     ) -> list[Message]:
-        """As the grid's own; the post waits as long as the run's settings say."""
+        """Send messages and return the valid replies; the run's settings limit the time."""
         contents = {message.metadata.dst_node_id: message.content for message in messages}
         self.stage = next(iter(contents.values())).config_records[RECORD_KEY_CONFIGS][Key.STAGE]
         replies = self.post.ask("train", contents, self.seconds)
@@ -85,7 +89,7 @@ class Group:
         return good
 
     def _check(self, content: RecordDict) -> None:
-        """Before Flower reads arrays of any size into memory."""
+        """Check a reply before Flower reads its arrays into memory; raise Rejected if it is bad."""
         said = content.get(RECORD_KEY_CONFIGS)
         if not isinstance(said, ConfigRecord):
             raise Rejected("it answers something else")
@@ -99,9 +103,7 @@ class Group:
                 wire.read_array(array, "masked mean", shape, np.int64)
 
     def mean(self, nodes: list[int], how: Exchange) -> Means | None:
-        """The mean over the clients of these nodes; None where not all of them took part to the
-        end.
-        """
+        """Return the mean over the clients of these nodes; None if one left before the end."""
         manager = SimpleClientManager()
         for node in nodes:
             manager.register(GridClientProxy(node, cast(Grid, self), 0))
@@ -114,7 +116,7 @@ class Group:
         )  # fmt: skip
         try:
             workflow(cast(Grid, self), context)
-        except Exception as error:  # Flower's own code, on what clients sent
+        except Exception as error:  # raised by Flower on what clients sent
             log.warning("a sum failed: %s", type(error).__name__)
             return None
         values = [
@@ -134,12 +136,22 @@ def collect_sums(
     like: Means,
     rng: np.random.Generator,
 ) -> tuple[list[Releases], list[int], Traffic]:
-    """Means over random groups of the clients that are due, one after the other, the clients in
-    them, and bytes of masks.
+    """Collect means over random groups of the clients that are due, one group after the other.
 
-    Where one fails, the others of its group are put into another, unless they were asked for what
-    takes the masks off: that may have left them, so it counts, and they take part in no other sum.
-    A mean of several has the first as its owner.
+    If a group fails, its other clients join another group, unless they were asked to remove the
+    masks: the sum may then have left them, so it counts, and they take part in no other sum. The
+    owner of a mean over several clients is the first of them.
+
+    Args:
+        exchange: The exchange; its counts are updated and written to the ledger.
+        roster: The clients that are online.
+        due: The clients that have to send means.
+        seconds: How long to wait for replies.
+        like: Example of means, for their shapes.
+        rng: Generator of the random groups.
+
+    Returns:
+        The means, the clients in them, and the bytes that the masks added.
     """
     how, presence = exchange.how, roster.presence
     shapes = [(1,), *(tuple(part.shape[1:]) for part in like)]  # the first is Flower's, for weights
@@ -163,9 +175,8 @@ def collect_sums(
                 clients,
             )
         if mean:
-            traffic += Traffic(
-                means_up=(2 * len(clients) - 1) * mean.bytes
-            )  # each sends integers of 8 bytes
+            # each client sends integers of 8 bytes
+            traffic += Traffic(means_up=(2 * len(clients) - 1) * mean.bytes)
             if all(float(part.abs().max()) <= largest(how) * (1 + 1e-6) for part in mean):
                 sent.append(Releases(np.array([clients[0]]), *mean))
                 done += clients

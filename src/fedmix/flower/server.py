@@ -1,6 +1,4 @@
-"""The ServerApp: runs a task into a run folder, or goes on with the one that is there, and writes
-its log.
-"""
+"""The ServerApp: it runs a task in a run folder, or continues the run there, and writes a log."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -24,9 +22,7 @@ log = logging.getLogger("fedmix.flower")
 
 
 def server_app(task: Task) -> ServerApp:
-    """The ServerApp of a task: trains and writes a run folder, or goes on with the one that is
-    there.
-    """
+    """Return the ServerApp of a task: it trains in a run folder, or continues the run there."""
     app = ServerApp()
 
     @app.main()
@@ -37,12 +33,23 @@ def server_app(task: Task) -> ServerApp:
 
 
 def folder_of(task: Task, out: Path) -> Path:
-    """Where a task's run goes; a local run of the same experiment has a folder beside it."""
+    """Return the run folder of a task; a local run of the experiment has another one beside it."""
     return run_folder(task.experiment, out, "-flower")
 
 
 def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a task to its end, from its checkpoint if there is one; the summary."""
+    """Run a task to its end, from its checkpoint if there is one, and return the summary.
+
+    Args:
+        grid: Flower's grid.
+        task: What to run.
+        config: The run configuration, see `fedmix.flower.settings.Settings`.
+
+    Raises:
+        BadInput: A setting is wrong, or the folder cannot be used.
+        TooFew: Not enough clients joined or replied.
+        FedmixError: The run failed in another way; every error is also logged.
+    """
     settings = Settings.of(config)
     folder = folder_of(task, Path(settings.out))
     with writing(folder), _logging(folder / "federation.log"):
@@ -61,7 +68,7 @@ def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tell(line: Mapping[str, Any]) -> None:
-    """Say in a line what a round came to; metrics.jsonl has all of it."""
+    """Log a line about a round; metrics.jsonl has all its metrics."""
     scores = {name: f"{line[name]:.4g}" for name in ("mse", "loss") if line.get(name) is not None}
     if line.get("accuracy") is not None:
         scores = {"accuracy": f"{100 * line['accuracy']:.1f} %", **scores}
@@ -77,9 +84,7 @@ def _tell(line: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _logging(path: Path) -> Iterator[None]:
-    """Into a file, and to the process's own output, which Flower streams to whoever started the
-    run.
-    """
+    """Log to a file and to standard error, which Flower streams to whoever started the run."""
     refuse_link(path)
     handlers = logging.FileHandler(path), logging.StreamHandler()
     for handler in handlers:

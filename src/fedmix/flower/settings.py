@@ -1,4 +1,4 @@
-"""How a server runs a federation: the settings of [tool.flwr.app.config] in its pyproject.toml."""
+"""The server's settings of a federation: [tool.flwr.app.config] in the app's pyproject.toml."""
 
 import math
 from collections.abc import Mapping
@@ -10,15 +10,27 @@ from fedmix.core.errors import BadInput
 
 @dataclass(frozen=True)
 class Settings:
-    """All of them can be changed for a run by `flwr run --run-config 'timeout=120'`.
+    """How a server runs a federation.
 
-    `clients` is how many there are (their numbers are 0..clients-1); a run begins when
-    `min-clients` of them are there (0: all), or fails after `join-timeout` seconds. A round counts
-    when `min-share` of `clients_per_round` have replied well; it waits `timeout` seconds at most
-    for the others, and is tried `attempts` times. An update whose norm is more than
-    `largest-update` times that of the weights is rejected. At most `at-once` nodes work at a time
-    (0: all), for nodes that share a machine. `out` is the folder for run folders, `data` one with
-    the hub's files. `command` is what a run's folder says it was started by.
+    `flwr run --run-config 'timeout=120'` changes a setting for one run. In the configuration, names
+    have hyphens in place of underscores.
+
+    Attributes:
+        clients: Number of clients; their numbers are 0..clients-1.
+        min_clients: A run begins when so many clients have joined; 0 for all.
+        join_timeout: Seconds after which a run without enough clients fails.
+        min_share: Share of `clients_per_round` that has to send valid updates for a round to count.
+        timeout: Seconds to wait for the replies of a round.
+        attempts: How often a round is tried.
+        largest_update: An update whose norm is more than so many times that of the weights is
+            rejected.
+        at_once: How many nodes work at a time, for nodes that share a machine; 0 for all.
+        out: Folder for run folders.
+        data: Folder with the hub's files.
+        command: Command that environment.json records.
+
+    Raises:
+        BadInput: A value is out of range.
     """
 
     clients: int
@@ -35,8 +47,10 @@ class Settings:
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> "Settings":
-        """Read a run's configuration; keys that are not settings of this package are left to the
-        user.
+        """Read a run configuration; other keys than these settings are left to the user.
+
+        Raises:
+            BadInput: `clients` is missing, or a value is of the wrong type or out of range.
         """
         values: dict[str, Any] = {}
         for field in fields(Settings):
@@ -77,5 +91,5 @@ class Settings:
 
     @property
     def enough(self) -> int:
-        """How many clients a run begins with."""
+        """Number of clients with which a run begins."""
         return self.min_clients or self.clients

@@ -1,6 +1,4 @@
-"""What server and clients of a federation agree on: the experiment, and how each comes by its own
-samples.
-"""
+"""What server and clients agree on: the experiment, and how each of them loads its own samples."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,13 +24,20 @@ HeldOutSamples = Callable[[Config], FederatedData]
 
 @dataclass(frozen=True)
 class Task:
-    """An experiment, `load(client, config)` for a client's own samples, `held_out(config)` for the
-    server's to test on.
+    """An experiment, and the functions that load the samples of clients and of the server.
 
-    Both return what `fedmix.data.alone` makes of arrays; `config` is the run's configuration, at a
-    client with its node's over it. Without them the experiment's data set is dealt out as in a
-    local run, and every party keeps its own part of it. Your own `module(data)` and `objective`
-    stand in the place of [model] and [objective].
+    Both functions return what `fedmix.data.alone` makes of arrays. Their `config` is the run
+    configuration; at a client, the node's configuration overrides it.
+
+    Attributes:
+        experiment: The experiment.
+        load: `load(client, config)` returns the samples of one client.
+        held_out: `held_out(config)` returns the samples that the server tests on.
+        module: `module(data)` returns the PyTorch module.
+        objective: The objective of local training.
+
+    Raises:
+        BadInput: The experiment needs raw samples, or an exchange that a federation cannot do.
     """
 
     experiment: Experiment
@@ -42,7 +47,7 @@ class Task:
     objective: Objective
 
     def __post_init__(self) -> None:
-        """Refuse what cannot run where samples stay with their clients, before anything is sent."""
+        """Reject what cannot run if samples stay with their clients, before anything is sent."""
         if self.objective.needs.partner == "global":
             raise BadInput(
                 "GlobalMix needs raw samples of other clients, which never leave them in a "
@@ -65,7 +70,7 @@ class Task:
     def read(
         path: Path, load: Load | None = None, held_out: HeldOutSamples | None = None, **own: Any
     ) -> "Task":
-        """The task of an experiment file; `own` may be `module` and `objective`."""
+        """Return the task of an experiment file; the arguments are those of `Task.of`."""
         return Task.of(Experiment.load(path), load, held_out, **own)
 
     @staticmethod
@@ -77,7 +82,19 @@ class Task:
         module: Callable[[FederatedData], nn.Module] | None = None,
         objective: Objective | None = None,
     ) -> "Task":
-        """The task of an experiment."""
+        """Return the task of an experiment.
+
+        Args:
+            experiment: The experiment.
+            load: Loads the samples of a client. By default the experiment's data set is partitioned
+                as in a local run, and every client keeps its own part.
+            held_out: Loads the samples that the server tests on; by default those of the data set.
+            module: Makes the module; by default the one that [model] names.
+            objective: The objective; by default the one that [objective] names.
+
+        Raises:
+            BadInput: The task cannot run in a federation.
+        """
 
         def dealt(client: int, config: Config) -> FederatedData:
             return only(experiment.build_data(_root(config)), client)
@@ -96,10 +113,12 @@ class Task:
 
     @property
     def training(self) -> Training:
+        """The settings of local training."""
         return self.experiment.build_training()
 
     @property
     def exchange(self) -> Exchange | None:
+        """The exchange of means; None if the objective needs none."""
         return (
             None
             if self.objective.needs.means is None
@@ -107,12 +126,16 @@ class Task:
         )
 
     def model(self, data: FederatedData) -> Model:
-        """The model for such data, with its first weights; refused if it does not take them."""
+        """Return the model for such data, initialised; raise BadInput if it rejects them."""
         return model_for(data, self.module(data))
 
 
 def only(data: FederatedData, client: int) -> FederatedData:
-    """One client's samples and nobody else's."""
+    """Return the data of one client alone, without test samples.
+
+    Raises:
+        BadInput: There is no such client.
+    """
     if not 0 <= client < len(data.clients):
         raise BadInput(
             f"{data.name} has clients 0..{len(data.clients) - 1}, and this is client {client}; "

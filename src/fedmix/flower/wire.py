@@ -1,6 +1,4 @@
-"""What travels in Flower's messages, and how a reply is read: nothing in it is believed before it
-has been checked.
-"""
+"""The content of Flower's messages, and how replies are read: every value is checked before use."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -44,14 +42,11 @@ REASONS = {
     "twice": "a sum was asked for with a client twice",
     "outside": "its mean was asked for outside a sum",
 }
-"""Why a client does not do what it was asked: all that leaves it is one of these words.
-
-What an error says may hold data.
-"""
+"""Why a client refuses, by code. Only the code leaves it, since an error's text may hold data."""
 
 
 class Refused(BadInput):
-    """What a client does not do, for one of the REASONS."""
+    """A client refuses what it was asked, for one of the REASONS."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -59,11 +54,11 @@ class Refused(BadInput):
 
 
 class Rejected(FedmixError):
-    """A message that is not what was agreed; says what is wrong with it."""
+    """A message is not as agreed; the text says what is wrong with it."""
 
 
 def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Tensors by name, on their way."""
+    """Return tensors as a record of a message."""
     return ArrayRecord(
         {name: Array(np.ascontiguousarray(t.detach().cpu().numpy())) for name, t in tensors.items()}
     )
@@ -72,8 +67,16 @@ def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 def unpack(
     content: RecordDict, part: str, shapes: Shapes, *, integers: Collection[str] = ()
 ) -> Params:
-    """The tensors of exactly these names and shapes, float32 or int64, all of them finite; -1
-    stands for any length.
+    """Return the tensors in a part of a message, of exactly these names and shapes.
+
+    Args:
+        content: Content of the message.
+        part: Name of the record.
+        shapes: Shape of each tensor by name; -1 stands for any length.
+        integers: Names of the int64 tensors; the others are float32.
+
+    Raises:
+        Rejected: A tensor is missing, unknown, of another shape or type, or not finite.
     """
     record = content.get(part)
     if not isinstance(record, ArrayRecord):
@@ -93,8 +96,9 @@ def unpack(
 
 
 def read_array(data: bytes, what: str, shape: tuple[int, ...], kind: type[np.generic]) -> Tensor:
-    """Its header is read before anything is allocated: a few bytes may claim to be an array of any
-    size.
+    """Return an array of a message; raise Rejected if shape or type are wrong or it is not finite.
+
+    The header is checked before memory is allocated: a few bytes can claim an array of any size.
     """
     stream = BytesIO(data)
     try:
@@ -106,9 +110,8 @@ def read_array(data: bytes, what: str, shape: tuple[int, ...], kind: type[np.gen
         raise
     except Exception as error:  # numpy reads a header as Python, which fails in many ways
         raise Rejected(f"its {what} cannot be read") from error
-    if any(
-        not 0 <= n < LONGEST_AXIS for n in said
-    ):  # Python refuses to write integers of thousands of digits
+    # a bound, since Python does not print integers of thousands of digits
+    if any(not 0 <= n < LONGEST_AXIS for n in said):
         raise Rejected(f"its {what} have a shape that nothing can have")
     if len(said) != len(shape) or any(
         want not in (-1, n) for n, want in zip(said, shape, strict=True)
@@ -132,7 +135,7 @@ def read_array(data: bytes, what: str, shape: tuple[int, ...], kind: type[np.gen
 
 
 def size(content: RecordDict) -> int:
-    """Bytes of a message's content: names, arrays and texts, and 8 for a number.
+    """Return the bytes of a message's content: names, arrays and texts, and 8 for a number.
 
     Flower's own count fails on empty texts.
     """
@@ -154,10 +157,10 @@ def _size(value: Any) -> int:
 
 
 def said(content: RecordDict, name: str, kind: type) -> Any:
-    """One of the plain values that a message carries."""
+    """Return a plain value of a message; raise Rejected if it is missing or of another type."""
     about = content.get("about")
     value = about.get(name) if isinstance(about, ConfigRecord) else None
-    if type(value) is not kind:  # a bool is an int elsewhere
+    if type(value) is not kind:  # not isinstance: a bool is no int here
         raise Rejected(
             f"its {name} is {value!r:.40} instead of {'a' if kind is not int else 'an'} "
             f"{kind.__name__}"
@@ -166,12 +169,12 @@ def said(content: RecordDict, name: str, kind: type) -> Any:
 
 
 def refusal(reason: str, **step: int) -> RecordDict:
-    """A reply that does not do what was asked, for one of the REASONS."""
+    """Return a reply that refuses what was asked, for one of the REASONS."""
     return RecordDict({"about": ConfigRecord({"refused": reason, **step})})
 
 
 def refused(content: RecordDict) -> str | None:
-    """Why a reply does not do what was asked, in words of the server's own; None if it does."""
+    """Return why a reply refuses, in the server's own words; None if it does not refuse."""
     about = content.get("about")
     if not isinstance(about, ConfigRecord) or "refused" not in about:
         return None
@@ -187,17 +190,25 @@ def lacks(content: RecordDict) -> bool:
 
 
 class Presence(NamedTuple):
-    """Who a node says it is: its client's number, n_k, and a digest that changes with its data."""
+    """Who a node says it is.
+
+    Attributes:
+        client: Number of its client.
+        samples: Number of samples, n_k.
+        digest: A hash that changes with the client's data.
+    """
 
     client: int
     samples: int
     digest: int
 
     def content(self, **more: Any) -> ConfigRecord:
+        """Return it as a record of a message, with further values."""
         return ConfigRecord({**self._asdict(), **more})
 
     @staticmethod
     def read(content: RecordDict, clients: int) -> "Presence":
+        """Read it from a message; raise Rejected if a value is missing or out of range."""
         client, samples, digest = (said(content, name, int) for name in Presence._fields)
         if not 0 <= client < clients:
             raise Rejected(
@@ -212,7 +223,10 @@ class Presence(NamedTuple):
 
 
 def group_size(content: RecordDict, samples: int) -> int:
-    """Of how many samples a client's means are; 0 if it sends none."""
+    """Return how many samples are in each of a client's means, 0 if it sends none.
+
+    Raises Rejected if that is negative, or more than its `samples`.
+    """
     m = int(said(content, "m", int))
     if not 0 <= m <= samples:
         raise Rejected(
@@ -230,11 +244,18 @@ def read_means(
     *,
     labels: bool,
 ) -> Means:
-    """The means of a client, if they are what was asked for or less: as many as n_k and its own M_k
-    allow, each like `like`.
+    """Return the means in a reply, if they are what was asked for, or reveal less.
 
-    `largest` bounds the size of the values of inputs and of labels. `labels` have to be shares of
-    classes.
+    Args:
+        content: Content of the reply.
+        asked: The exchange that was asked for.
+        samples: The client's number of samples; with its M_k it limits the number of means.
+        like: Example of means, for their shapes.
+        largest: Bounds on the absolute values of inputs and of labels.
+        labels: Whether labels must be shares of classes.
+
+    Raises:
+        Rejected: The means are not as asked for.
     """
     m, least = (
         group_size(content, samples),
@@ -273,8 +294,10 @@ def read_means(
 
 
 def read_pool(content: RecordDict, like: Means, *, entries: bool) -> Params:
-    """A pool that a client can draw from: means like `like`, and with `entries` those that are for
-    this client.
+    """Return the pool in a message, of means with the shapes of `like`.
+
+    With `entries`, it holds the entries that this client may draw. Raises Rejected if it is empty
+    or not as agreed.
     """
     shapes: dict[str, tuple[int, ...]] = {
         "x": (-1, *like.x.shape[1:]),
@@ -294,7 +317,7 @@ def read_pool(content: RecordDict, like: Means, *, entries: bool) -> Params:
 
 
 class Update(NamedTuple):
-    """A client's reply to a round."""
+    """A client's update of a round: presence, new weights, loss, and what it sends of its state."""
 
     presence: Presence
     params: Params
@@ -311,8 +334,19 @@ def read_update(
     largest: float,
     shared: Params | None = None,
 ) -> Update:
-    """The update of a client, if it is for this round, by whom it should be, complete, finite and
-    not out of all proportion.
+    """Return the update in a reply.
+
+    Args:
+        content: Content of the reply.
+        round_: The round that was asked for.
+        presence: What the client last said about itself.
+        clients: Number of clients.
+        params: The weights that the client started from.
+        largest: The largest norm of the change, relative to that of the weights.
+        shared: State that all clients share, for the shapes of what the client sends; None if none.
+
+    Raises:
+        Rejected: The update is of another round or client, incomplete, not finite or too large.
     """
     if said(content, "round", int) != round_:
         raise Rejected(f"its update is for round {said(content, 'round', int)} instead of {round_}")

@@ -1,1 +1,1 @@
-"""Runs: their folders, records, progress, and several at once."""
+"""Runs: their folders, records and progress, and several runs at once."""

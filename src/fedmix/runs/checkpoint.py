@@ -1,7 +1,7 @@
-"""The state of a run after a round, from which it goes on: checkpoint.safetensors.
+"""The state of a run after a round, from which it continues: checkpoint.safetensors.
 
 Released means are large and change rarely, so each version of them has a file of its own. It is
-written before the checkpoint that names it, and removed after the one that names the next.
+written before the checkpoint that names it, and removed after the checkpoint that names the next.
 """
 
 import re
@@ -23,22 +23,31 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._means: str | None = None  # the file of released means that is known to be whole
+        self._means: str | None = None  # the file of released means that is known to be complete
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
-        """The state and what was saved with it, or None; BadInput if a file is damaged."""
+        """Return the state and the values saved with it; None if there is no checkpoint.
+
+        Raises:
+            BadInput: A file is damaged.
+        """
         if not (self.folder / FILE).is_file():
             return None
         state, about = self._read(FILE)
         self._means = about.get("means")
         if self._means:
-            if not MEANS.fullmatch(self._means):  # it must not lead out of the folder
+            if not MEANS.fullmatch(self._means):  # a path must not lead out of the folder
                 raise self.damaged(f"its means are in {printable(self._means)}")
             state |= self._read(self._means)[0]
         return state, about
 
     def save(self, state: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-        """Write a state, and the released means in it if their version is new."""
+        """Write a state, and the released means in it if their version is new.
+
+        Args:
+            state: The state of a federation.
+            about: Texts to save with it.
+        """
         from safetensors.torch import save
 
         rest, about = {name: t.contiguous() for name, t in state.items()}, dict(about)
@@ -58,7 +67,7 @@ class Checkpoint:
                 old.unlink()
 
     def damaged(self, reason: str, name: str = FILE) -> BadInput:
-        """The error for a file that cannot be used."""
+        """Return the error for a file that cannot be used."""
         why = printable(reason.strip().split("\n")[0])
         return BadInput(
             f"{self.folder / name} is damaged ({why}); delete checkpoint.safetensors to start this "
@@ -71,7 +80,7 @@ class Checkpoint:
         path = self.folder / name
         if path.is_symlink():
             raise self.damaged("it is a link to a file elsewhere", name)
-        unreadable = (  # torch may refuse a tensor's type or shape in any of these ways
+        unreadable = (  # torch may raise any of these for a tensor's type or shape
             SafetensorError,
             OSError,
             ValueError,
@@ -82,7 +91,7 @@ class Checkpoint:
         )
         try:
             with safe_open(path, framework="pt") as file:
-                names = file.keys()  # a method of its own: the file is no dict
+                names = file.keys()  # the file is no dict and cannot be iterated
                 return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
         except unreadable as error:
             raise self.damaged(str(error), name) from None

@@ -8,13 +8,14 @@ from fedmix.data.transforms import Images
 from fedmix.runs.folder import as_json
 from fedmix.training.rounds import Rounds
 
-GALLERY = 12  # pictures of each kind
+GALLERY = 12  # images of each kind
 
 
 def clients_of(federation: Rounds, *, scored: bool = False) -> bytes:
-    """How many samples each client holds, and of which classes, as JSON.
+    """Return clients.json: how many samples each client holds, and of which classes.
 
-    If `scored`, also the model's score on each client's own test samples, None if not finite.
+    If `scored`, it also has the model's score on each client's own test samples, null if not
+    finite.
     """
     clients = federation.holdings()
     if scored:
@@ -24,9 +25,9 @@ def clients_of(federation: Rounds, *, scored: bool = False) -> bytes:
 
 
 def gallery_of(federation: Rounds) -> bytes | None:
-    """Some exchanged means and, beside them, the single samples that m=1 would have sent.
+    """Return gallery.safetensors: exchanged means, and single samples, as m=1 would have sent them.
 
-    None where no means of images are exchanged.
+    None if no means of images are exchanged.
     """
     data, exchange = federation.data, federation.exchange
     if (

@@ -13,7 +13,12 @@ from fedmix import __version__
 
 
 def environment(device: torch.device, command: str) -> dict[str, str]:
-    """What `environment.json` says of a run."""
+    """Return the content of environment.json.
+
+    Args:
+        device: The device of the run.
+        command: The command that started it; if empty, that of this process.
+    """
     return {
         "fedmix": __version__,
         "python": platform.python_version(),
@@ -35,7 +40,7 @@ def _model(device: torch.device) -> str:
 
 
 def cpu() -> str:
-    """The processor's model name."""
+    """Return the model name of the processor."""
     named = ""
     if sys.platform == "darwin":
         asked = subprocess.run(
@@ -51,8 +56,9 @@ def cpu() -> str:
 
 
 def _commit() -> str:
-    """The commit of the checkout this package runs from, if it is one, and not a repository around
-    an installed copy.
+    """Return the commit of the checkout that this package runs from; empty if there is none.
+
+    An installed copy inside some other repository has none.
     """
     here = Path(__file__)
     try:

@@ -32,17 +32,17 @@ def run_each(
     tensorboard: bool = False,
     jobs: int = 1,
 ) -> Iterator[tuple[Run, Outcome]]:
-    """Execute runs; yield each as it ends, with its summary or with the error that ended it.
+    """Execute runs; yield each run when it ends, with its summary or its error.
 
     An error of one run does not stop the others. Ctrl-C finishes the current rounds.
 
     Args:
-        runs: the runs; finished ones are not executed again.
-        root: a folder with the hub's files; None downloads them.
-        command: the command line that environment.json records.
-        quiet: show no progress.
-        tensorboard: also log to TensorBoard.
-        jobs: how many runs to execute at once; if more than 1, each in a process of its own.
+        runs: The runs; finished ones are not executed again.
+        root: Folder with the hub's files; None downloads them.
+        command: The command line that environment.json records.
+        quiet: Show no progress.
+        tensorboard: Also log to TensorBoard.
+        jobs: How many runs to execute at once; if more than 1, each in a process of its own.
 
     Raises:
         BadInput: `jobs` is less than 1.
@@ -78,7 +78,7 @@ def run_each(
                         outcome = run.execute(listen, command=command, root=root, stopped=stopped)
                 except Interrupted:
                     raise
-                except Exception as error:  # of any kind: the other runs go on
+                except Exception as error:  # of any kind, since the other runs go on
                     outcome = error
             yield run, outcome
         if apart:
@@ -94,7 +94,7 @@ def run_each(
 
 
 def _unfinished(run: Run) -> bool:
-    """Whether a run needs a process; a folder that cannot be read fails without one."""
+    """Whether a run has to be executed; a folder that cannot be read needs no process to fail."""
     try:
         return run.finished() is None
     except BadInput:
@@ -102,11 +102,15 @@ def _unfinished(run: Run) -> bool:
 
 
 def raise_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
-    """Raise one error for the failed ones among `runs` runs; return if there are none.
+    """Raise one error for the runs that failed; return if there are none.
+
+    Args:
+        failures: The runs that failed, with their errors.
+        runs: Number of all runs.
 
     Raises:
-        BadInput: every run was refused; the error itself where it is the same for all.
-        FedmixError: some runs failed; it names each with its error.
+        BadInput: Every run was refused; the error itself if it is the same for all.
+        FedmixError: Some runs failed; it names each with its error.
     """
     all_refused = len(failures) == runs and all(isinstance(e, BadInput) for _, e in failures)
     if all_refused and len({str(error) for _, error in failures}) == 1:

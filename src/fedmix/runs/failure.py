@@ -1,7 +1,7 @@
-"""failure.json: how a run ended that diverged or collapsed.
+"""failure.json: how a run that diverged or collapsed ended.
 
-Such a run ends the same way again, so that is its result. Deleting the file makes `fedmix
-reproduce` run it again; a run that gets to its end removes it.
+Such a run ends the same way again, so the failure is its result. Delete the file to make `fedmix
+reproduce` run it again; a run that finishes removes it.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ class Failure(NamedTuple):
 
 
 def record_failure(folder: Path, error: Diverged | Collapsed) -> None:
-    """Write how a run ended to its folder."""
+    """Write to a run folder how the run failed."""
     write_whole(folder / FILE, as_json({"kind": type(error).__name__.lower(), **vars(error)}))
 
 
@@ -33,7 +33,7 @@ def forget_failure(folder: Path) -> None:
 
 
 def read_failure(folder: Path) -> Failure | None:
-    """The failure that a run folder records, or None; BadInput if its file is damaged."""
+    """Return the failure in a run folder, or None; raise BadInput if the file is damaged."""
     path = folder / FILE
     if not path.is_file():
         return None

@@ -1,15 +1,15 @@
-"""The folder of a run: which files it holds, who may write to it, and what is said if that fails.
+"""The folder of a run: its files, its lock, and clear errors if it cannot be written.
 
     experiment.toml         the spec                  metrics.jsonl           one object per round
-    environment.json        where and how it ran      checkpoint.safetensors  what comes next needs
+    environment.json        where and how it ran      checkpoint.safetensors  state to continue from
     clients.json            who holds how much        summary.json            written last
     gallery.safetensors     some exchanged means, for image data
     means-V.safetensors     version V of the released means; the checkpoint names one version
-    failure.json            how a run ended that diverged or collapsed
+    failure.json            how a run that diverged or collapsed ended
 
-Files are written beside and renamed, so each is whole or absent. Metrics are appended, and cut back
-to the checkpoint when a run goes on. Where clients have test samples of their own, clients.json
-gets their scores when the run is done. No file is ever unpickled.
+A file is written under another name and renamed, so it is complete or absent. Metrics are appended,
+and cut back to the checkpoint when a run continues. If clients have test samples of their own,
+clients.json gets their scores when the run is done. No file is ever unpickled.
 """
 
 import errno
@@ -28,22 +28,28 @@ REFUSED = errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, e
 
 
 def read(path: Path) -> bytes:
-    """The content of a file in a run folder; BadInput if it is a link, too large or unreadable."""
+    """Return the content of a file in a run folder.
+
+    Raises:
+        BadInput: The file is a link, too large or unreadable.
+    """
     advice = f"restore it, or delete {path.parent} to start anew"
     return read_within(path, LARGEST, advice, links=False)
 
 
 def as_json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
-    """A value as the run folder's JSON files hold it."""
+    """Return a value in the format of the run folder's JSON files."""
     return (json.dumps(value, indent=indent) + "\n").encode()
 
 
 @contextmanager
 def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
-    """Keep other processes out of a folder; remove it afterwards if nothing was written to it.
+    """Lock a folder against other processes; remove it afterwards if nothing was written to it.
 
-    Raises BadInput at once if another process holds the lock. The lock ends with its process; the
-    file that it leaves keeps nobody out.
+    The lock ends with its process; a lock file that is left behind locks nobody out.
+
+    Raises:
+        BadInput: Another process holds the lock; this is known at once.
     """
     path = folder / name
     refuse_link(path)
@@ -57,7 +63,7 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # another process came, or the folder was deleted
+            with suppress(OSError):  # another process uses the folder, or it was deleted
                 if list(folder.iterdir()) == [path]:
                     path.unlink()
                     folder.rmdir()
@@ -65,10 +71,11 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Make the folder, and remove what was made if it stays empty.
+    """Make a folder, and remove the folders that were made if they stay empty.
 
-    An OSError inside becomes a sentence: FedmixError if the disk is full, BadInput if the folder
-    cannot be written.
+    Raises:
+        FedmixError: The disk is full.
+        BadInput: The folder cannot be written.
     """
     made: list[Path] = []
     try:
@@ -87,6 +94,6 @@ def writing(folder: Path) -> Iterator[None]:
             ) from error
         raise
     finally:
-        with suppress(OSError):  # they hold something
+        with suppress(OSError):  # they are not empty
             for path in filter(Path.exists, made):
                 path.rmdir()

@@ -11,7 +11,7 @@ from fedmix.runs.progress import console
 
 @contextmanager
 def finish_round_on_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Give a function that returns whether Ctrl-C was pressed since the block was entered.
+    """Yield a function that returns whether Ctrl-C was pressed since the block was entered.
 
     Python handles signals in the main thread only; in another thread it always returns False.
 

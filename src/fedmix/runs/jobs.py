@@ -1,9 +1,9 @@
-"""Several runs at once, each in a process of its own: `--jobs`.
+"""Several runs at once, each in a child process: `--jobs`.
 
-A child gets its run as an argument and does what `Run.execute` does. It says every round's metrics,
-and at last what became of the run, as lines of JSON on its standard output. Anything on its
-standard input asks it to end after its round, with a checkpoint; the end of that input ends it at
-once, so that no child outlives its parent, however that died.
+A child gets its run as an argument and calls `Run.execute`. It writes the metrics of every round,
+and at last the outcome of the run, as lines of JSON to its standard output. Anything on its
+standard input asks it to stop after its round, with a checkpoint. If that input is closed, it exits
+at once, so that no child outlives its parent.
 """
 
 import json
@@ -39,17 +39,19 @@ from fedmix.runs.progress import Progress, bars
 from fedmix.runs.run import Run
 from fedmix.runs.tensorboard import listening
 
-ASK_SECONDS = 0.2  # between two looks at whether Ctrl-C was pressed
+ASK_SECONDS = 0.2  # how often to check whether Ctrl-C was pressed
+# subclasses before FedmixError: a child sends the first that fits
 ERRORS = {
     kind.__name__: kind
     for kind in (Interrupted, Diverged, ClientFailure, Collapsed, BadInput, FedmixError)
-}  # by nearness
+}
 Outcome = dict[str, Any] | Exception
 
 
 def refused(experiments: Sequence[Experiment], root: Path | None) -> dict[str, Exception]:
-    """By id, why some cannot be run; the data of the others are downloaded and decoded, once,
-    before there are children.
+    """Return the errors of the experiments that cannot run, by experiment id.
+
+    The data of the others are downloaded and decoded, once, before children start.
     """
     why: dict[str, Exception] = {}
     loaded: set[str] = set()
@@ -57,9 +59,8 @@ def refused(experiments: Sequence[Experiment], root: Path | None) -> dict[str, E
     for experiment in experiments:
         name, device = experiment.data.name, experiment.engine.device
         try:
-            if not (
-                device.startswith("cuda") and torch.cuda.is_available()
-            ):  # to try a GPU would take some of its memory
+            # trying a GPU would take some of its memory
+            if not (device.startswith("cuda") and torch.cuda.is_available()):
                 device_named(device)
             if name in unreadable:
                 raise unreadable[name]
@@ -68,7 +69,7 @@ def refused(experiments: Sequence[Experiment], root: Path | None) -> dict[str, E
                 loaded.add(name)
         except DataError as error:
             why[experiment.id] = unreadable[name] = error
-        except Exception as error:  # whatever it is, the other runs go on
+        except Exception as error:  # of any kind, since the other runs go on
             why[experiment.id] = error
     return why
 
@@ -83,7 +84,20 @@ def at_once(
     tensorboard: bool,
     stopped: Callable[[], bool],
 ) -> Iterator[tuple[Run, Outcome]]:
-    """Run up to `jobs` runs at a time; yield each run and its outcome as it ends."""
+    """Execute up to `jobs` runs at a time; yield each run with its outcome when it ends.
+
+    Args:
+        runs: Each run with its title and its number among all runs.
+        jobs: How many run at a time.
+        root: Folder with the hub's files; None downloads them.
+        command: The command line that environment.json records.
+        quiet: Show no progress.
+        tensorboard: Also log to TensorBoard.
+        stopped: Returns whether Ctrl-C was pressed.
+
+    Raises:
+        Interrupted: Ctrl-C was pressed before all runs had ended.
+    """
     waiting, running, asked, ended = list(reversed(runs)), set[_Child](), False, 0
     heard: SimpleQueue[tuple[_Child, Any]] = SimpleQueue()
     with bars(quiet=quiet) or nullcontext() as live:
@@ -132,8 +146,9 @@ def at_once(
 
 
 def _environment(run: Run, jobs: int) -> dict[str, str]:
-    """Cores are divided among children, unless the caller has done so: those that train on a CPU,
-    and those that compile.
+    """Return a child's environment, which divides the cores among children.
+
+    It sets the threads of training on a CPU and of compilation, unless the caller has set them.
     """
     share = str(max(1, cores() // jobs))
     training = {"OMP_NUM_THREADS": share} if run.experiment.engine.device.startswith("cpu") else {}
@@ -141,7 +156,7 @@ def _environment(run: Run, jobs: int) -> dict[str, str]:
 
 
 class _Child:
-    """A process with one run.
+    """A process that executes one run.
 
     It has a session of its own, so that Ctrl-C at a terminal reaches only its parent.
     """
@@ -157,7 +172,7 @@ class _Child:
         self.run, self.progress = run, progress
         self.last: list[Any] = ["", None]
         self.process = subprocess.Popen(
-            # -P: nothing of the folder it is in
+            # -P: import nothing from the current folder
             [sys.executable, "-P", "-m", "fedmix.runs.jobs", json.dumps(task)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True,
         )  # fmt: skip
@@ -167,24 +182,25 @@ class _Child:
         assert self.process.stdout
         with self.process.stdout as lines:
             for line in lines:
-                with suppress(ValueError):  # the last line of one that was killed may be torn
+                with suppress(ValueError):  # the last line of a killed child may be incomplete
                     heard.put((self, json.loads(line)))
         heard.put((self, None))
 
     def take(self, said: list[Any]) -> None:
-        """A round's metrics, or what became of the run."""
+        """Handle a message: the metrics of a round, or the outcome of the run."""
         if said[0] == "round":
             self.progress.update(said[1])
         else:
             self.last = said
 
     def ask_to_stop(self) -> None:
+        """Ask the child to stop after its round."""
         assert self.process.stdin
         with suppress(BrokenPipeError):
             os.write(self.process.stdin.fileno(), b".")
 
     def end(self) -> Outcome:
-        """What became of the run, once there is no more to hear."""
+        """Wait for the process to end, and return the outcome of the run."""
         outcome = self._outcome(self.process.wait())
         self._close()
         self.progress.leave(str(outcome) if isinstance(outcome, Exception) else "")
@@ -205,6 +221,7 @@ class _Child:
         return FedmixError(f"its process {how}{why}; the same command goes on where it was")
 
     def kill(self) -> None:
+        """Kill the process."""
         self.process.kill()
         self.process.wait()
         self._close()
@@ -215,15 +232,15 @@ class _Child:
 
 
 def _work(task: str) -> None:
-    """The child's part."""
-    says = os.fdopen(os.dup(1), "w")  # which nothing that this process starts holds open
-    os.dup2(2, 1)  # what a library prints is no message
+    """Execute a run in the child process."""
+    says = os.fdopen(os.dup(1), "w")  # a copy, which processes started here do not inherit
+    os.dup2(2, 1)  # so that what a library prints is not taken for a message
     warnings.formatwarning = format_warning
     stop = Event()
     Thread(target=_obey, args=(stop,), daemon=True).start()
 
     def say(kind: str, what: Any) -> None:
-        with suppress(BrokenPipeError):  # the parent is gone, and this process is about to be
+        with suppress(BrokenPipeError):  # the parent is gone, and this process ends soon
             print(json.dumps([kind, what]), file=says, flush=True)
 
     folder, root, values, command, tensorboard = json.loads(task)
@@ -239,12 +256,13 @@ def _work(task: str) -> None:
             next(name for name, kind in ERRORS.items() if isinstance(error, kind)),
             error.__reduce__()[1],
         )
-    except Exception as error:  # whatever it is, the parent tells it, and other runs go on
+    except Exception as error:  # of any kind: the parent shows it, and other runs go on
         traceback.print_exc()
         say("FedmixError", [f"{type(error).__name__}: {error}"])
 
 
 def _obey(stop: Event) -> None:
+    """Set `stop` when the parent asks for it; exit when the parent is gone."""
     while os.read(0, 1):
         stop.set()
     os._exit(1)

@@ -11,13 +11,18 @@ from fedmix.core.files import parse_json
 from fedmix.runs.folder import read
 from fedmix.training.rounds import Round, Rounds
 
-NEEDED = {"round", "seconds", "bytes_up", "bytes_down"}  # by a summary
+NEEDED = {"round", "seconds", "bytes_up", "bytes_down"}  # a summary needs these
 
 
 def metrics_of(done: Round, federation: Rounds, seconds: float) -> dict[str, Any]:
-    """The line of a round that was just done; `seconds` is what the run took so far.
+    """Return the line of the round that was just done.
 
     Scores that are NaN or infinite become None.
+
+    Args:
+        done: The round.
+        federation: What trains, for its traffic so far.
+        seconds: How long the run has taken so far.
     """
     total = federation.traffic
     sent = {
@@ -40,14 +45,17 @@ def metrics_of(done: Round, federation: Rounds, seconds: float) -> dict[str, Any
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that this process wrote or cut."""
+    """Return the lines of a file that this process wrote or cut, and which is therefore valid."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def cut(path: Path, rounds: int) -> bytes:
-    """The lines of the first `rounds` rounds, without what was written after the checkpoint.
+    """Return the lines of the first `rounds` rounds, without those written after the checkpoint.
 
-    A torn last line goes as well. Raises BadInput if one of the rounds is missing.
+    An incomplete last line is dropped as well.
+
+    Raises:
+        BadInput: A round is missing.
     """
     lines = read(path).split(b"\n")[:rounds] if path.is_file() else []
     if [_round_of(line) for line in lines] != list(range(1, rounds + 1)):
@@ -59,7 +67,7 @@ def cut(path: Path, rounds: int) -> bytes:
 
 
 def _round_of(line: bytes) -> Any:
-    """The round of a line that has all that a summary needs; None for others."""
+    """Return the round of a line that has all that a summary needs; None for other lines."""
     try:
         said = parse_json(line)
     except ValueError:

@@ -1,6 +1,4 @@
-"""Progress of a run, or of any number of things: a live bar on a terminal, a plain line now and
-then elsewhere.
-"""
+"""Progress of a run or of a count: a live bar on a terminal, an occasional line elsewhere."""
 
 import sys
 import time
@@ -23,20 +21,21 @@ from rich.progress import Progress as Bar
 from fedmix.runs.run import Spec
 
 LINE_SECONDS = 10.0
-SLOWEST_SECONDS = 600.0  # of two rounds, for the time left to be known
+SLOWEST_SECONDS = 600.0  # the time left is estimated if two rounds take no longer than this
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """Messages go to standard error, results to standard output, text as it is.
+    """Return a console for messages on standard error, or on `stream`, that prints text as it is.
 
-    NO_COLOR is respected by rich.
+    Results go to standard output. rich respects NO_COLOR.
     """
     return Console(file=stream or sys.stderr, highlight=False, markup=False, emoji=False)
 
 
 def stdout_console() -> Console:
-    """Standard output for a table, at least 80 columns wide: on a narrower terminal lines wrap,
-    and no number loses digits.
+    """Return a console on standard output for tables, at least 80 columns wide.
+
+    On a narrower terminal lines wrap, and no number loses digits.
     """
     out = console(sys.stdout)
     out.width = max(out.width, 80)
@@ -44,13 +43,13 @@ def stdout_console() -> Console:
 
 
 def tell_written(*paths: Path | None) -> None:
-    """Name the files that were written."""
+    """Print the paths of files that were written."""
     for path in filter(None, paths):
         console().print(f"wrote {path}", soft_wrap=True)
 
 
 def bars(*, quiet: bool) -> Bar | None:
-    """Live bars, where there is a terminal to draw them on."""
+    """Return live progress bars; None if `quiet` or if standard error is not a terminal."""
     screen = console()
     if quiet or not screen.is_terminal:
         return None
@@ -62,8 +61,14 @@ def bars(*, quiet: bool) -> Bar | None:
 
 
 class Progress:
-    """Shows round, score, loss, clients a second and the time left, in a bar of its own or `among`
-    others.
+    """Shows the round, score, loss, clients per second and time left of a run.
+
+    Args:
+        title: Name of the run.
+        experiment: Its settings.
+        number: Its number among all runs, such as 1/3.
+        quiet: Show nothing.
+        among: Bars of several runs to add a bar to; None makes a bar of its own.
     """
 
     def __init__(
@@ -74,7 +79,7 @@ class Progress:
             experiment.rounds,
         )
         self.clients: int = experiment.training.clients_per_round
-        self.quiet, self.said, self.share = quiet, "", 0.0  # the share of rounds that are done
+        self.quiet, self.said, self.share = quiet, "", 0.0  # share of the rounds that are done
         self.shown: dict[str, float] = {}
         self.first: tuple[float, int] | None = None
         self.spoke = time.monotonic()
@@ -98,7 +103,7 @@ class Progress:
             self.own.stop()
 
     def update(self, line: dict[str, Any]) -> None:
-        """Take the metrics of a round."""
+        """Show the metrics of a round."""
         now = time.monotonic()
         self.first = self.first or (now, line["round"])
         rounds = line["round"] - self.first[1]
@@ -114,18 +119,18 @@ class Progress:
             print(f"{self.title}  {self.said}", file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
-        """Show what is going on beside a live bar, until the next round is done."""
+        """Show a text beside a live bar until the next round is done."""
         if self.live:
             self.live.update(self.task, now=text)
 
     def note(self, text: str) -> None:
-        """A line that stays, of one among several runs."""
+        """Print a line about one of several runs."""
         if not self.quiet:
             screen = self.live.console if self.live else console()
             screen.print(f"{self.title}  {text}", soft_wrap=True)
 
     def leave(self, problem: str = "") -> None:
-        """Take a bar from among the others, and leave a line that says how the run ended."""
+        """Remove the bar, and print a line that says how the run ended."""
         if self.live:
             self.live.remove_task(self.task)
         if problem or self.live:
@@ -146,8 +151,9 @@ class Progress:
 
 @contextmanager
 def counting(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal, a plain line now and then elsewhere; each call begins the next of
-    `total` things.
+    """Yield a function to call with the name of each of `total` things when it begins.
+
+    It moves a bar on a terminal, and prints a plain line from time to time elsewhere.
     """
     screen, count, spoke = console(), 0, -LINE_SECONDS
     if quiet:

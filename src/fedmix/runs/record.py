@@ -1,7 +1,7 @@
-"""A federation that a script made, of its own data, model or objective, in a run folder.
+"""Record a federation that a script made, of its own data, model or objective, in a run folder.
 
-Its experiment.toml only describes what fedmix cannot make by itself. The hashes in [recorded] keep
-others from taking its place.
+Its experiment.toml only describes what fedmix cannot make by itself. The hashes in [recorded]
+detect that another federation is given for the same folder.
 """
 
 import hashlib
@@ -38,9 +38,7 @@ from fedmix.training.settings import Training
 
 NAMES = {kind: name for name, kind in OBJECTIVES.items()}
 STEPS = {kind: name for name, kind in SERVER_STEPS.items()}
-ADDRESS = re.compile(
-    r" at 0x[0-9a-f]+"
-)  # in what Python shows of an object that does not say what it is
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the default repr of an object
 
 
 def record(
@@ -52,12 +50,27 @@ def record(
     target: float | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train until round `rounds` is done and keep the run in a folder, going on from what is there;
-    the summary.
+    """Train a federation up to round `rounds` in a run folder, from the checkpoint there if any.
 
-    Ctrl-C ends it after its round, with a checkpoint. A script that makes the same federation again
-    goes on from there, also to more rounds than before. Afterwards `federation` is as if it had
-    been trained in one go. `target` is the score to which rounds are counted.
+    Ctrl-C stops after the current round, with a checkpoint. A script that makes the same federation
+    again continues from there, also to more rounds than before. Afterwards `federation` is as if it
+    had been trained in one go.
+
+    Args:
+        federation: A new federation.
+        folder: The run folder; made if it does not exist.
+        rounds: Number of rounds in all.
+        evaluate_every: Rounds between two evaluations.
+        target: Score to which rounds are counted.
+        quiet: Show no progress.
+
+    Returns:
+        The summary of the run.
+
+    Raises:
+        BadInput: An argument is wrong, or the folder holds another run or cannot be used.
+        KeyboardInterrupt: Ctrl-C was pressed.
+        Diverged, Collapsed: Training failed; failure.json records it.
     """
     if not isinstance(federation, Federation):
         raise BadInput(f"what is to be recorded is {described(federation)}; give a Federation")
@@ -89,9 +102,8 @@ def record(
             )
         except Interrupted:
             said = f"stopped after round {federation.round}; run the same again to go on"
-            raise KeyboardInterrupt(
-                said
-            ) from None  # which no loop over runs takes for a run that failed
+            # a script that loops over runs does not take this for a failed run
+            raise KeyboardInterrupt(said) from None
     if "warning" in summary:
         progress.note(summary["warning"])
     return summary
@@ -99,9 +111,7 @@ def record(
 
 @dataclass(frozen=True)
 class Recorded:
-    """What stands for an experiment where there is none: the settings of a federation, with its
-    data and model described.
-    """
+    """Settings of a federation that no experiment describes, with its data and model as hashes."""
 
     rounds: int
     evaluate_every: int
@@ -111,13 +121,16 @@ class Recorded:
 
     @property
     def algorithm(self) -> str:
+        """Name of the algorithm."""
         return algorithm_of(self.settings)
 
     @property
     def identity(self) -> str:
+        """Hash of the settings that may not change when the run continues."""
         return _hash(sorted(kept(self.values()).items()))
 
     def values(self) -> dict[str, Any]:
+        """Return all settings as experiment.toml holds them."""
         run = {"rounds": self.rounds, "evaluate_every": self.evaluate_every, "target": self.target}
         return _plain(run | self.settings)
 
@@ -130,11 +143,9 @@ class Recording(RunFolder):
         self.federation = federation
 
     def finished(self) -> None:
-        """Never, since the federation is wanted as well: where all rounds are done it is restored,
-        and trains no more.
-        """
+        """Return None always: if all rounds are done, the federation still has to be restored."""
 
-    def _build(self, root: Path | None) -> Rounds:  # noqa: ARG002 - only experiments look for data
+    def _build(self, root: Path | None) -> Rounds:  # noqa: ARG002 - only experiments load data
         return self.federation
 
     def _there(self) -> dict[str, Any]:
@@ -146,8 +157,9 @@ class Recording(RunFolder):
 
 
 def settings_of(federation: Federation) -> dict[str, Any]:
-    """All that a federation depends on, as far as plain values can say it; hashes stand for
-    samples, layers and weights.
+    """Return all that a federation depends on as plain values.
+
+    Hashes stand for samples, layers, weights and functions.
     """
     data, model, exchange = federation.data, federation.model, federation.exchange
     params = {name: p.detach().cpu() for name, p in federation.params.items()}
@@ -186,12 +198,11 @@ def settings_of(federation: Federation) -> dict[str, Any]:
 
 
 def _told(value: Any, known: frozenset[int] = frozenset()) -> Any:
-    """A function as far as plain values can say it: its name, its code, and what it takes from
-    around it.
+    """Describe a function by plain values: its name, its code, and the variables that it uses.
 
-    Functions of other modules are told by their names: their code is not the script's.
+    Functions of other modules are described by their names, since their code is not the script's.
     """
-    if id(value) in known:  # it calls itself
+    if id(value) in known:  # a recursive function
         return "again"
     known |= {id(value)}
 
@@ -238,9 +249,9 @@ def _told(value: Any, known: frozenset[int] = frozenset()) -> Any:
 
 
 def _objective(objective: Objective) -> dict[str, Any]:
-    """An objective as an experiment has it: its name, parameters, μ and layer.
+    """Describe an objective as an experiment does: name, parameters, μ and layer.
 
-    Others are called by their class.
+    The name of an unknown objective is that of its class.
     """
     if type(objective) is Sum:
         first, second = _objective(objective.first), _objective(objective.second)
@@ -259,14 +270,14 @@ def _objective(objective: Objective) -> dict[str, Any]:
 
 
 def _server(step: ServerStep) -> dict[str, Any]:
-    """A server step as an experiment has it; nothing for FedAvg, which folders do not mention."""
+    """Describe a server step as an experiment does; nothing for FedAvg, the default."""
     if type(step) is FedAvg:
         return {}
     return {"server": vars(step) | {"name": STEPS.get(type(step), type(step).__name__)}}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What of these values a TOML file can hold."""
+    """Return those of the values that a TOML file can hold."""
     numbers = {
         str(name): value.item() if isinstance(value, np.generic) else value
         for name, value in values.items()

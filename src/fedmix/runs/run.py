@@ -1,4 +1,4 @@
-"""A run in a folder of its own: it can be killed at any moment, and it goes on where it was.
+"""A run in a folder of its own, which can be killed at any time and continues from its checkpoint.
 
 `folder.py` lists the files of a run folder.
 """
@@ -24,14 +24,14 @@ from fedmix.training.federation import Federation
 from fedmix.training.rounds import Rounds
 
 CHECKPOINT_SECONDS = 5.0
-MAY_CHANGE = ("rounds", "engine.processes")  # when a run goes on
+MAY_CHANGE = ("rounds", "engine.processes")  # when a run continues
 Listener = Callable[[dict[str, Any]], None]
 
 
 class Spec(Protocol):
     """What a run folder needs to know of a run.
 
-    `identity` is a hash of what may not change when the run goes on.
+    `identity` is a hash of the settings that may not change when the run continues.
     """
 
     @property
@@ -50,29 +50,35 @@ class Spec(Protocol):
 
 
 class RunFolder:
-    """A run in a folder of its own; subclasses say what trains in it."""
+    """A run in a folder of its own; subclasses define what trains in it.
+
+    Args:
+        experiment: The settings of the run.
+        folder: The run folder.
+    """
 
     def __init__(self, experiment: Spec, folder: Path) -> None:
         self.experiment, self.folder = experiment, folder
         self.checkpoint = Checkpoint(folder)
 
     def _build(self, root: Path | None) -> Rounds:
-        """What trains, before its first round."""
+        """Return what trains, before its first round."""
         raise NotImplementedError
 
     def _there(self) -> dict[str, Any]:
-        """The settings in the folder's experiment.toml."""
+        """Return the settings in the folder's experiment.toml."""
         raise NotImplementedError
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """What a finished run came to; BadInput if its file is damaged."""
+        """The summary of a finished run, or None; raises BadInput if its file is damaged."""
         return read_summary(self.folder)
 
     def finished(self) -> dict[str, Any] | None:
-        """The summary, if all rounds that are asked for are done.
+        """Return the summary if all rounds are done, else None.
 
-        Raises BadInput if it is that of another experiment.
+        Raises:
+            BadInput: The summary is damaged or of another experiment.
         """
         done = self.summary
         if done is None or done.get("rounds") != self.experiment.rounds:
@@ -92,13 +98,18 @@ class RunFolder:
     ) -> dict[str, Any]:
         """Run to the end, from the checkpoint if there is one, and return the summary.
 
-        `listen` gets the metrics of every round. `stopped` is asked after every round; if it
-        returns True, a checkpoint is written and Interrupted raised. Data files are looked for
-        under `root`; `command` is kept in environment.json.
+        Args:
+            listen: Called with the metrics of every round.
+            command: Command line that environment.json records.
+            root: Folder with the hub's files; None downloads them.
+            stopped: Called after every round; True writes a checkpoint and stops the run.
+            checkpoint_seconds: Time between two checkpoints.
 
-        A run that diverges or collapses raises Diverged or Collapsed and records that in
-        failure.json. It has no summary; going on, it ends in the same round again. BadInput says
-        why a folder cannot be used.
+        Raises:
+            BadInput: The folder cannot be used.
+            Interrupted: `stopped` returned True.
+            Diverged, Collapsed: Training failed. failure.json records it, and there is no summary;
+                run again, it fails in the same round.
         """
         with writing(self.folder), locked(self.folder):
             self._refuse_other()
@@ -145,7 +156,7 @@ class RunFolder:
                     )
 
     def _refuse_other(self) -> None:
-        """Refuse a folder that holds another experiment, or this one with more rounds."""
+        """Raise BadInput if the folder holds another experiment, or this one with more rounds."""
         if not (self.folder / "experiment.toml").is_file():
             return
         there, rounds = self._there(), self.experiment.rounds
@@ -160,7 +171,7 @@ class RunFolder:
             )
 
     def _is_of_this(self, identity: str | None) -> bool:
-        """Whether a file with this identity is of the experiment in the folder."""
+        """Whether a file with this identity belongs to this experiment."""
         return identity == self.experiment.identity
 
     def _changed(self, what: str) -> BadInput:
@@ -170,11 +181,11 @@ class RunFolder:
         )
 
     def _begin(self, root: Path | None, command: str) -> tuple[Rounds, float]:
-        """The federation at the round it had reached, and the seconds spent so far."""
+        """Return the federation at the round of the checkpoint, and the seconds spent so far."""
         for left in self.folder.glob(".*.partial"):
-            left.unlink()  # by a process that was killed while it wrote
+            left.unlink()  # left by a process that was killed while writing
         federation, spec = self._build(root), toml(self.experiment.values()).encode()
-        privacy(federation)  # which may lack a package: better now than after the last round
+        privacy(federation)  # a missing package fails now, not after the last round
         saved = self.checkpoint.load()
         if saved is None:
             where = environment(federation.device, command)
@@ -196,7 +207,7 @@ class RunFolder:
             for line in read_lines(path)
             if line.get("accuracy") is not None
         ]
-        if about.get("experiment") != self.experiment.identity:  # named as runs once were
+        if about.get("experiment") != self.experiment.identity:  # an identity of the old kind
             self.checkpoint.save(state, about | {"experiment": self.experiment.identity})
         write_whole(self.folder / "experiment.toml", spec)  # it may ask for more rounds than before
         try:
@@ -205,7 +216,7 @@ class RunFolder:
             raise self.checkpoint.damaged("its seconds are no number") from None
 
     def _finish(self, federation: Rounds) -> dict[str, Any]:
-        """Write the scores of clients and the summary."""
+        """Write the clients' scores and the summary, and return the summary."""
         spec = self.experiment
         self.checkpoint.drop_old_means()  # left by a process killed after its last checkpoint
         if federation.data.held_out.clients is not None:
@@ -221,10 +232,12 @@ class RunFolder:
 
 
 class Run(RunFolder):
-    """The run of an experiment, in a folder such as `out / experiment.id`; `Run.open(folder)` goes
-    on with one.
+    """The run of an experiment, in a folder such as `out / experiment.id`.
 
-    `build` makes what trains, where that is not the experiment's own federation.
+    Args:
+        experiment: The experiment.
+        folder: The run folder.
+        build: Makes what trains, if that is not the experiment's own federation.
     """
 
     experiment: Experiment
@@ -237,7 +250,7 @@ class Run(RunFolder):
 
     @staticmethod
     def open(folder: Path) -> "Run":
-        """The run in a folder, by its experiment.toml; BadInput if there is none."""
+        """Return the run in a folder, from its experiment.toml; raise BadInput if there is none."""
         if not (folder / "experiment.toml").is_file():
             raise BadInput(
                 f"{folder} holds no run: it has no experiment.toml; give a folder that 'fedmix "
@@ -246,9 +259,13 @@ class Run(RunFolder):
         return Run(Experiment.load(folder / "experiment.toml"), folder)
 
     def restored(self, root: Path | None = None) -> Federation:
-        """The federation as the last checkpoint left it; nothing is written.
+        """Return the federation at the last checkpoint; nothing is written.
 
-        Raises BadInput if there is no checkpoint, or a damaged one.
+        Args:
+            root: Folder with the hub's files; None downloads them.
+
+        Raises:
+            BadInput: There is no checkpoint, or it is damaged.
         """
         saved = self.checkpoint.load()
         if saved is None:
@@ -272,9 +289,9 @@ class Run(RunFolder):
 
 
 def folder_of(experiment: Experiment, out: Path, suffix: str = "") -> Path:
-    """Where an experiment's run is, or goes: `out / experiment.id`, with a suffix.
+    """Return the folder of an experiment's run: `out / experiment.id`, with a suffix.
 
-    A run that was begun when ids were a hash of all settings stays in the folder that it has.
+    A run begun when ids were a hash of all settings stays in its old folder.
     """
     folder, what = out / f"{experiment.id}{suffix}", experiment.id.rpartition("-")[0]
     if not folder.exists():
@@ -285,12 +302,12 @@ def folder_of(experiment: Experiment, out: Path, suffix: str = "") -> Path:
 
 
 def kept(values: Mapping[str, Any]) -> dict[str, str]:
-    """By dotted path, the settings that stay the same when a run goes on."""
+    """Return the settings that may not change when a run continues, by dotted path."""
     return {key: value for key, value in flat(values) if key not in MAY_CHANGE}
 
 
 def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """The first setting that may not differ and does; nothing if there is none."""
+    """Describe the first setting that differs and may not; empty if there is none."""
     before, now = kept(there), kept(here)
     for key in now | before:
         if before.get(key) != now.get(key):

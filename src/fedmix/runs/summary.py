@@ -1,4 +1,4 @@
-"""summary.json: what a finished run came to."""
+"""summary.json: the results of a finished run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ HIGHER_IS_BETTER = {"accuracy": True, "mse": False}
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """The summary in a run folder, or None; BadInput if its file is damaged."""
+    """Return the summary in a run folder, or None; raise BadInput if the file is damaged."""
     path = folder / FILE
     if not path.is_file():
         return None
@@ -36,9 +36,12 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 def scores_of(
     name: str, tests: Sequence[tuple[int, float | None]], target: float | None
 ) -> dict[str, Any]:
-    """The scores of a run: last, best, mean of the last ten tests, and rounds to the target.
+    """Return the scores of a run: last, best, mean of the last ten tests, and rounds to the target.
 
-    `tests` are rounds with their scores, None for one that is not finite. `name` is the score's.
+    Args:
+        name: Name of the score, accuracy or mse.
+        tests: Rounds with their scores; None for a score that is not finite.
+        target: Score to reach; None if there is none.
     """
     more = HIGHER_IS_BETTER[name]
     finite = [(round_, score) for round_, score in tests if score is not None]
@@ -65,7 +68,14 @@ def scores_of(
 def summarise(
     lines: Sequence[dict[str, Any]], identity: str, algorithm: str, target: float | None
 ) -> dict[str, Any]:
-    """The summary of a run from the metrics of all its rounds."""
+    """Return the summary of a run, without privacy.
+
+    Args:
+        lines: The metrics of all its rounds.
+        identity: The experiment's identity.
+        algorithm: Name of the algorithm.
+        target: Score to reach; None if there is none.
+    """
     final = lines[-1]
     name = "accuracy" if "accuracy" in final else "mse"
     tests = [(line["round"], line[name]) for line in lines if name in line]
@@ -82,7 +92,7 @@ def summarise(
 
 
 def privacy(federation: Rounds) -> dict[str, Any]:
-    """What the releases so far guarantee, in a sentence and in numbers.
+    """Return what the releases so far guarantee, in a sentence and in numbers.
 
     The numbers are None where nothing is guaranteed.
     """

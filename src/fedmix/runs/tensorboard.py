@@ -1,6 +1,4 @@
-"""TensorBoard logging of a run's metrics, for those who have it (`pip install
-'fedmix[tensorboard]'`).
-"""
+"""TensorBoard logging of a run's metrics; needs `pip install 'fedmix[tensorboard]'`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ from fedmix.runs.run import Listener
 
 @contextmanager
 def listening(folder: Path, listen: Listener, tensorboard: bool) -> Iterator[Listener]:
-    """Give `listen`, or with `tensorboard` a listener that also logs under `folder`.
+    """Yield `listen`, or with `tensorboard` a listener that also logs under `folder`.
 
     Raises:
         BadInput: tensorboard is not installed.
@@ -32,8 +30,9 @@ def listening(folder: Path, listen: Listener, tensorboard: bool) -> Iterator[Lis
 
 @contextmanager
 def logging(folder: Path) -> Iterator[Listener]:
-    """Gives a listener that writes every number of a round under `folder`/tensorboard, by round;
-    nothing before the first.
+    """Yield a listener that writes every number of a round to `folder`/tensorboard.
+
+    No file is written before the first round. Raises BadInput if tensorboard is not installed.
     """
     try:
         from torch.utils.tensorboard import SummaryWriter

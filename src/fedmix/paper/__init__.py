@@ -1,5 +1,4 @@
-"""The paper's tables and figures, each with the paper's own numbers beside the experiments that
-give ours.
+"""The paper's tables and figures: the paper's numbers, and the experiments that reproduce them.
 
 >>> table = TABLES["epochs"]
 >>> table.number("fedmix", "5"), table.experiment("fedmix", "5").training.epochs
@@ -42,7 +41,7 @@ TABLES: dict[str, PaperTable] = {module.TABLE.name: module.TABLE for module in _
 
 
 def named(name: str) -> PaperTable:
-    """The table of that name."""
+    """Return the table of that name; raise BadInput if there is none."""
     if name not in TABLES:
         raise BadInput(f"table {name!r} is unknown; choose one of {', '.join(TABLES)}")
     return TABLES[name]

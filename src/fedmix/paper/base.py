@@ -1,6 +1,4 @@
-"""A table of the paper as a value: rows and columns that each fix a part of an experiment, and the
-paper's numbers.
-"""
+"""A table of the paper: rows and columns that each set a part of an experiment, and its numbers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,10 +37,16 @@ PAIRS = (
 
 @dataclass(frozen=True)
 class Part:
-    """A row or a column: its name on the command line, its title, and what it fixes of the
-    experiment and the measurement.
+    """A row or a column, and what it sets in the experiment and the measurement.
 
-    An `extra` row is not the paper's, and is run only where it is asked for by name.
+    Attributes:
+        name: Its name on the command line.
+        title: Its title.
+        preset: Preset of the experiment.
+        algorithm: Algorithm of the experiment.
+        settings: Settings by dotted path.
+        metric: What is measured.
+        extra: Whether it is not in the paper, and runs only if it is asked for by name.
     """
 
     name: str
@@ -58,11 +62,21 @@ class Part:
 class PaperTable:
     """A table or figure of the paper.
 
-    `paper` holds its numbers by row, one for each column, None where it prints none.
-
-    What neither row nor column fixes is `preset`, `algorithm`, `settings` and `metric`. `source` is
-    the paper's label. `pairs` are the rows whose difference is tested. `after` is called for every
-    finished run, where a number needs more than its metrics.
+    Attributes:
+        name: Its name on the command line.
+        title: Its title.
+        source: The paper's label.
+        rows: The rows.
+        columns: The columns.
+        paper: The paper's numbers by row, one for each column; None where it prints none.
+        notes: What a reader has to know.
+        preset: Preset where neither row nor column sets one.
+        algorithm: Algorithm where neither row nor column sets one.
+        settings: Settings of all experiments; columns override them, and rows override columns.
+        metric: Metric where neither row nor column sets one.
+        pairs: Rows whose difference is tested.
+        after: Called with every finished run and the data folder, if a number needs more than
+            metrics.
     """
 
     name: str
@@ -80,7 +94,7 @@ class PaperTable:
     after: Callable[[Run, Path | None], None] | None = None
 
     def experiment(self, row: str, column: str, seed: int = 0) -> Experiment:
-        """The experiment behind a pair of row and column."""
+        """Return the experiment of a row and a column, given by name."""
         r, c = (
             next(p for p in parts if p.name == name)
             for parts, name in ((self.rows, row), (self.columns, column))
@@ -93,7 +107,7 @@ class PaperTable:
         return base.with_settings({**self.settings, **c.settings, **r.settings})
 
     def experiments(self, seed: int = 0) -> Iterator[Experiment]:
-        """Every experiment of the table, each once."""
+        """Yield every experiment of the table once."""
         found = {
             e.id: e
             for r in self.rows
@@ -103,12 +117,12 @@ class PaperTable:
         yield from found.values()
 
     def number(self, row: str, column: str) -> float | None:
-        """The paper's number."""
+        """Return the paper's number of a row and a column; None if it prints none."""
         at = [c.name for c in self.columns].index(column)
         return self.paper[row][at] if row in self.paper else None
 
     def measured(self, row: Part, column: Part) -> Metric:
-        """What is measured there."""
+        """Return what is measured in a row and a column."""
         return row.metric or column.metric or self.metric
 
     @property
@@ -117,8 +131,14 @@ class PaperTable:
         return {path for part in (*self.rows, *self.columns) for path in part.settings}
 
     def select(self, rows: str | None, columns: str | None) -> "PaperTable":
-        """The table with some rows and columns only, given by names split by commas; a column also
-        by its data set.
+        """Return the table with some rows and columns only.
+
+        Args:
+            rows: Names separated by commas; None for all rows that are not extra.
+            columns: Names, or names of presets, separated by commas; None for all.
+
+        Raises:
+            BadInput: There is no such row or column, or a list is empty.
         """
         kept = _chosen(self, "row", [r for r in self.rows if rows is not None or not r.extra], rows)
         across = _chosen(self, "column", list(self.columns), columns)
@@ -143,8 +163,9 @@ def _chosen(table: PaperTable, what: str, parts: list[Part], names: str | None) 
 
 
 def algorithms(*names: str) -> tuple[Part, ...]:
-    """A part for each algorithm; beside the paper's FedMix, as an extra, the form that expands the
-    logits.
+    """Return a part for each algorithm.
+
+    Beside FedMix comes fedmix-logits, which expands the logits, as an extra.
     """
     beside = ("fedmix-logits",) if "fedmix" in names else ()
     return tuple(
@@ -153,8 +174,13 @@ def algorithms(*names: str) -> tuple[Part, ...]:
 
 
 def sweep(title: str, path: str, *values: Any, **fixed: Any) -> tuple[Part, ...]:
-    """A part for each value of a setting; `title` has a place for the value, `fixed` goes to each
-    part.
+    """Return a part for each value of a setting.
+
+    Args:
+        title: Title with `{}` in place of the value.
+        path: Dotted path of the setting.
+        values: The values.
+        fixed: Further arguments of every part.
 
     >>> parts = sweep("E = {}", "training.epochs", 1, 2)
     >>> [(part.name, part.title, part.settings) for part in parts]

@@ -1,4 +1,4 @@
-"""How many classes a client holds (the paper's tab:iidness)."""
+"""Number of classes per client (the paper's tab:iidness)."""
 
 from fedmix.paper.base import PaperTable, Part, algorithms, sweep
 

@@ -1,4 +1,4 @@
-"""How many clients there are, with as many samples each (the paper's tab:clientsdiff)."""
+"""Number of clients, with the same number of samples each (the paper's tab:clientsdiff)."""
 
 from fedmix.paper.base import PaperTable, Part, algorithms
 
@@ -12,7 +12,7 @@ NUMBERS = {
 
 
 def clients(n: int, k: int) -> Part:
-    """N clients of 833 samples, a quarter of them a round."""
+    """Return the column of n clients with 833 samples each, k of them in a round."""
     settings = {"data.clients": n, "training.clients_per_round": k, "data.samples_per_client": 833}
     return Part(str(n), f"N = {n}", settings=settings)
 

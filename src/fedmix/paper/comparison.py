@@ -1,6 +1,4 @@
-"""Our results beside the paper's: a number or a failure for each cell, whether the order agrees,
-and tests of the differences.
-"""
+"""Our results beside the paper's: cells, whether the order agrees, and tests of differences."""
 
 import itertools
 import math
@@ -33,9 +31,9 @@ FEMNIST = (
 
 @dataclass(frozen=True)
 class Result:
-    """One seed: a number, or how its run failed.
+    """The result of one seed: a number, or how its run failed.
 
-    The number is NaN if it was not measured or not run, and infinite if it was never reached.
+    The number is NaN if it was not measured or not run, and infinite if the target was not reached.
     """
 
     seed: int
@@ -45,7 +43,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Compared:
-    """The results of a row and a column, and the paper's number."""
+    """The results of a row and a column over all seeds, and the paper's number."""
 
     row: Part
     column: Part
@@ -60,15 +58,16 @@ class Compared:
 
     @property
     def standing(self) -> float:
-        """What the order goes by: the mean, or the worst there is if a seed was lost or never got
-        there; nan if nothing ran.
+        """The value that ranks the cell: its mean, or NaN if nothing ran.
+
+        It is the worst value if a seed failed or did not reach the target.
         """
         if any(r.failure or math.isinf(r.value) for r in self.results):
             return self.metric.worst
         return math.nan if self.spread.mean is None else self.spread.mean
 
     def text(self) -> str:
-        """`81.2 ± 0.4`, with what happened to the other seeds."""
+        """Return our result, such as `81.2 ± 0.4`, and what happened to the other seeds."""
         known = sum(math.isfinite(r.value) for r in self.results)
         others = self._failures() | {"never": sum(math.isinf(r.value) for r in self.results)}
         others["not run"] = len(self.results) - known - sum(others.values())
@@ -82,7 +81,7 @@ class Compared:
         return counted if more else "–" if what == "not run" else what
 
     def _failures(self) -> dict[str, int]:
-        """How seeds were lost, such as `diverged in rounds 2, 7`, and how many were."""
+        """Count the failed seeds by how they failed, such as `diverged in rounds 2, 7`."""
         told = {}
         for kind in ("diverged", "collapsed"):
             rounds = [r.failure.round for r in self.results if r.failure and r.failure.kind == kind]
@@ -94,19 +93,18 @@ class Compared:
         return told
 
     def paper_text(self) -> str:
-        """The paper's number."""
+        """Return the paper's number as text."""
         return "–" if self.paper is None else self.metric.text(self.paper)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two rows in a column over the seeds that both have, and a paired t-test of
-    it where there are two.
+    """The difference of two rows in a column, over the seeds that both have, and a paired t-test.
 
-    Paired, since a seed gives all algorithms the same clients, initial weights, chosen clients and
-    batches: what a seed does to both cancels, which Welch's test would count as noise. With n seeds
-    there are n - 1 degrees of freedom. Several tests side by side are not corrected for their
-    number.
+    The test is paired because a seed gives all algorithms the same clients, initial weights, chosen
+    clients and batches: what a seed does to both cancels, which Welch's test would count as noise.
+    With n seeds there are n - 1 degrees of freedom. P-values are not corrected for the number of
+    tests.
     """
 
     first: Compared
@@ -114,14 +112,17 @@ class Difference:
 
     @property
     def differences(self) -> list[float]:
-        """First less second, by seed."""
+        """First minus second, by seed."""
         pairs = zip(self.first.results, self.second.results, strict=True)
         return [
             a.value - b.value for a, b in pairs if math.isfinite(a.value) and math.isfinite(b.value)
         ]
 
     def test(self) -> tuple[float, float, float] | None:
-        """The 95 % interval of the mean difference, and p; None where there is no test."""
+        """Return the 95 % interval of the mean difference, and p.
+
+        None if there are fewer than two seeds, or all differences are equal.
+        """
         values = self.differences
         if len(values) < 2 or np.ptp(values) == 0:
             return None
@@ -132,7 +133,7 @@ class Difference:
         return float(low), float(high), float(result.pvalue)
 
     def text(self) -> str:
-        """In a sentence."""
+        """Return the difference in a sentence."""
         said = f"{self.first.column.title}: {self.first.row.title} − {self.second.row.title}"
         values, a, b = self.differences, self.first.paper, self.second.paper
         theirs = f"; the paper: {a - b:+.1f}" if a is not None and b is not None else ""
@@ -156,11 +157,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A study's cells by row, in the order of its columns.
+    """The results of a study beside the paper's.
 
-    `clients` are the sizes of a natural data set's clients, by seed; `guessing` the runs that ended
-    without having learned; `lost` how those ended that give no number, by run. `absent` says so
-    where nothing has run.
+    Attributes:
+        study: The study.
+        protocol: Which score of a run counts.
+        cells: The cells by row, in the order of the columns.
+        clients: Sizes of the clients of each natural data set, by seed.
+        guessing: Runs that ended without having learned.
+        lost: How runs without a number ended, by run.
+        absent: What is missing, if nothing has run.
     """
 
     study: Study
@@ -172,8 +178,10 @@ class Comparison:
     absent: str = ""
 
     def order(self, column: int) -> tuple[int, int]:
-        """Of the pairs of rows of one data set that the paper tells apart: how many are in its
-        order, and how many we have.
+        """Count the pairs of rows in a column that are in the paper's order, and all pairs.
+
+        Only pairs of the same data set count, that differ in the paper and for which we have
+        results.
         """
         column_cells = [row[column] for row in self.cells]
         told = [
@@ -189,7 +197,7 @@ class Comparison:
         return sum(ours_a > ours_b for ours_a, ours_b in pairs), len(pairs)
 
     def differences(self) -> list[Difference]:
-        """The pairs of rows that the table asks to compare, in every column of accuracies."""
+        """Return the differences of the table's pairs of rows, in every column of accuracies."""
         rows = {cells[0].row.name: cells for cells in self.cells}
         return [
             Difference(a, b)
@@ -200,9 +208,7 @@ class Comparison:
         ]
 
     def notes(self) -> list[str]:
-        """What has to be said with the numbers: of the table, the data, and runs that never
-        learned, were lost or are missing.
-        """
+        """Return notes on the table, its data, and runs that failed, guess or are missing."""
         said = list(self.study.table.notes)
         if (apart := self._rounds_between_tests()) > 1:
             said.append(
@@ -233,7 +239,7 @@ class Comparison:
         return said
 
     def _rounds_between_tests(self) -> int:
-        """The most, in cells that count rounds."""
+        """Return the most rounds between two tests, in cells that count rounds."""
         counted = [c for row in self.cells for c in row if c.metric == ROUNDS]
         seed, *_ = self.study.seeds
         return max(
@@ -245,7 +251,7 @@ class Comparison:
         )
 
     def uses(self, data: str) -> bool:
-        """Whether a cell is about that data set."""
+        """Whether a cell uses that data set."""
         table = self.study.table
         return any(
             (c.row.preset or c.column.preset or table.preset) == data
@@ -259,7 +265,16 @@ def _ran(result: Result) -> bool:
 
 
 def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
-    """Read what the study's runs in `out` came to."""
+    """Read the results of a study's runs.
+
+    Args:
+        study: The study.
+        out: Folder of the run folders.
+        protocol: Which score of a run counts.
+
+    Raises:
+        BadInput: A run folder is damaged.
+    """
     seen: dict[str, Outcome] = {}
 
     def of(row: Part, column: Part, metric: Metric, seed: int) -> Result:
@@ -288,9 +303,7 @@ def compare(study: Study, out: Path, protocol: Protocol = "last") -> Comparison:
 
 
 def _absent(study: Study, out: Path) -> str:
-    """What is missing where none of a study's runs is in a folder, and on which device they did
-    run.
-    """
+    """Say that none of a study's runs is in a folder, and on which device there are some."""
     experiments = study.experiments()
     for device in sorted(_devices(out)):
         if any(outcome(e.with_settings({"engine.device": device}), out).known for e in experiments):
@@ -302,17 +315,18 @@ def _absent(study: Study, out: Path) -> str:
 
 
 def _devices(out: Path) -> set[str]:
-    """On which devices the runs in a folder were made."""
+    """Return the devices of the runs in a folder."""
     found = set()
     for path in out.glob("*/experiment.toml"):
-        with suppress(BadInput):  # what cannot be read is none of these runs
+        with suppress(BadInput):  # a file that cannot be read is not of these runs
             found.add(str(section_of(read_toml(path), "engine").get("device")))
     return found
 
 
 def _natural_clients(outcomes: Sequence[Outcome]) -> tuple[tuple[str, list[Array]], ...]:
-    """The sizes of the clients of data that come with their owners, by seed: whose data it is
-    depends on the files at hand.
+    """Return client sizes of the data sets with natural clients, by seed.
+
+    They are shown because they depend on the files at hand.
     """
     found: dict[str, dict[str, Array]] = {}
     for one in outcomes:

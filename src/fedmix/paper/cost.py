@@ -1,6 +1,4 @@
-"""Time to 70 % and memory of a client (the paper's appendix on computation cost, sec:cost: in its
-text, not in a table).
-"""
+"""Time to 70 % and memory of a client (the text of the paper's appendix on cost, sec:cost)."""
 
 import json
 import math
@@ -23,8 +21,13 @@ NUMBERS: dict[str, tuple[float | None, ...]] = {
 
 
 def save_memory(run: Run, root: Path | None) -> None:
-    """Train a round one client after another, and keep the most memory that took, beyond what lay
-    on the GPU before.
+    """Train one round, one client at a time, and write its peak GPU memory to the run folder.
+
+    The peak is counted beyond what was on the GPU before. Nothing is written for runs on a CPU.
+
+    Args:
+        run: A finished run.
+        root: Folder with the hub's files; None downloads them.
     """
     path = run.folder / FILE
     if path.is_file() or not run.experiment.engine.device.startswith("cuda"):
@@ -32,9 +35,8 @@ def save_memory(run: Run, root: Path | None) -> None:
     federation = run.experiment.with_settings({"engine.name": "sequential"}).federation(root)
     torch.cuda.reset_peak_memory_stats(federation.device)
     before = torch.cuda.memory_allocated(federation.device)
-    next(
-        federation.run(2, evaluate_every=2)
-    )  # the first of two rounds is not tested, for a test takes large batches
+    # the first of two rounds is not tested: a test takes large batches
+    next(federation.run(2, evaluate_every=2))
     peak = torch.cuda.max_memory_allocated(federation.device)
     write(path, (json.dumps({"bytes": peak - before}) + "\n").encode())
 

@@ -1,4 +1,4 @@
-"""Clients with few samples send no means (the paper's tab:threshold and its table of λ)."""
+"""A cut-off below which clients send no means (the paper's tab:threshold and its table of λ)."""
 
 from fedmix.paper.base import PaperTable, sweep
 

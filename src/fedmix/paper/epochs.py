@@ -1,4 +1,4 @@
-"""How many epochs a client trains in a round (the paper's tab:epochsdiff)."""
+"""Number of local epochs (the paper's tab:epochsdiff)."""
 
 from fedmix.paper.base import PaperTable, algorithms, sweep
 

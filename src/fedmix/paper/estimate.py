@@ -10,18 +10,14 @@ from fedmix.bench.measure import wait
 from fedmix.experiment.presets import PRESETS
 from fedmix.experiment.spec import Experiment
 
-STEPS, ROUNDS, ON_A_CPU = (
-    2,
-    3,
-    4,
-)  # steps a round, rounds that are timed, and clients that a CPU takes at once
+STEPS, ROUNDS, ON_A_CPU = 2, 3, 4  # steps per round, timed rounds, and clients at once on a CPU
 HOW = (
     "Estimated: the local steps of all runs, each as long as one measured here just now on random "
     "data ({device}, not compiled; "
     "on a GPU runs are compiled and take less than half). Testing is left out."
 )
-# Training samples of all clients; FEMNIST's and Shakespeare's are LEAF's means (226.8 and 3,743.3),
-# less what is held out.
+# Training samples of all clients. Those of FEMNIST and Shakespeare are LEAF's means per client
+# (226.8 and 3,743.3), less what is held out.
 SAMPLES: dict[str, Callable[[Any], float]] = {
     **dict.fromkeys(
         ("cifar10", "cifar100"),
@@ -33,16 +29,16 @@ SAMPLES: dict[str, Callable[[Any], float]] = {
     "femnist": lambda data: 226.8 * (1 - data.test_share) * data.local_share * data.clients,
     "shakespeare": lambda data: 3743.3 * data.train_share * data.clients,
 }
-MEASURED = {
+MEASURED = {  # the benchmark's workload for each data set
     "cifar10": "vgg",
     "cifar100": "vgg",
     "femnist": "lenet",
     "shakespeare": "charlstm",
-}  # by the bench's workload
+}
 
 
 def client_steps(experiment: Experiment) -> float:
-    """Local steps of all chosen clients in all rounds, with clients of mean size."""
+    """Return the local steps of all chosen clients in all rounds, with clients of mean size."""
     training = experiment.training
     samples = SAMPLES[experiment.data.name](experiment.data) / experiment.data.clients
     steps = training.epochs * -(-samples // training.batch_size)
@@ -50,35 +46,43 @@ def client_steps(experiment: Experiment) -> float:
 
 
 def seconds(experiments: Iterable[Experiment], step: Callable[[str, bool], float]) -> float:
-    """How long they take together, where `step(data set, whether FedMix)` is that of one client's
-    local step.
+    """Return how long experiments take together.
+
+    Args:
+        experiments: The experiments.
+        step: `step(data set, whether FedMix)` returns the seconds of one client's local step.
     """
     total = 0.0
     for experiment in experiments:
         name, spec = experiment.data.name, experiment.objective
-        each = step(name, spec.name == "fedmix") + (
-            step(name, False) if spec.layer else 0.0
-        )  # hidden states take a second step
+        # hidden states take a second step
+        each = step(name, spec.name == "fedmix") + (step(name, False) if spec.layer else 0.0)
         total += client_steps(experiment) * each
     return total
 
 
 def measure(name: str, fedmix: bool, device: str) -> float:
-    """Seconds of one client's local step where several step at once; the least of some rounds,
-    since others may be at work.
+    """Return the seconds of one client's local step, measured with several clients at once.
+
+    It is the minimum over some rounds, since other processes may use the machine.
+
+    Args:
+        name: Name of the data set.
+        fedmix: Whether the algorithm is FedMix, else FedAvg.
+        device: The device.
     """
     clients = ON_A_CPU if device == "cpu" else PRESETS[name].clients_per_round
     algorithm, size = "fedmix" if fedmix else "fedavg", Size(clients, steps=STEPS)
     built = federation(WORKLOADS[MEASURED[name]], algorithm, "vectorised", size, device)
     ends = []
-    for _ in built.run(1 + ROUNDS):  # the first one prepares
+    for _ in built.run(1 + ROUNDS):  # the first one warms up
         wait(built.device)
         ends.append(time.perf_counter())
     return min(end - start for start, end in pairwise(ends)) / (STEPS * clients)
 
 
 def duration(seconds: float) -> str:
-    """Rounded to what an estimate is worth.
+    """Return a duration as text, rounded to the precision of an estimate.
 
     >>> duration(40), duration(400), duration(40_000), duration(400_000)
     ('1 minute', '7 minutes', '11 hours', '4.6 days')

@@ -1,6 +1,4 @@
-"""Accuracy of the global model on each client's own test samples, by client size (the paper's
-tab:lambda_sensitivity).
-"""
+"""Accuracy on clients' own test samples, by client size (the paper's tab:lambda_sensitivity)."""
 
 import math
 
@@ -18,7 +16,7 @@ BINS = (
 
 
 def _within(least: int, most: int, which: int) -> Metric:
-    """Mean (0) or deviation (1) over the clients with that many training samples."""
+    """Return the mean (0) or deviation (1) over clients with so many samples, as a metric."""
 
     def of(run: RunRecord, _: Protocol) -> float:
         if run.clients is None or run.clients.scores is None:

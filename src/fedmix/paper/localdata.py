@@ -1,4 +1,4 @@
-"""How much of its data a client has (the paper's tab:datadiff)."""
+"""Share of its data that a client has (the paper's tab:datadiff)."""
 
 from fedmix.paper.base import PaperTable, Part, algorithms, sweep
 

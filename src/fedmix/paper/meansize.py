@@ -1,4 +1,4 @@
-"""How many samples M_k are averaged into one mean (the paper's fig:meansize).
+"""Number of samples M_k averaged into one mean (the paper's fig:meansize).
 
 The HTML report shows the means themselves.
 """
@@ -16,8 +16,9 @@ NUMBERS = {
 
 
 def averaged(m: int) -> dict[str, Any]:
-    """Means of m samples; who has fewer than m sends nothing, for a smaller mean would give more
-    away.
+    """Return the settings for means of m samples.
+
+    A client with fewer than m samples sends nothing, since a smaller mean would reveal more.
     """
     return {"exchange.m": m, "exchange.cutoff": m}
 

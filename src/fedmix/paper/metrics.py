@@ -13,8 +13,14 @@ PROTOCOLS: tuple[Protocol, ...] = ("last", "best", "last-ten")
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a run, in the paper's unit: nan where it was not measured, infinite where it was
-    never reached.
+    """A number of a run, in the paper's unit.
+
+    Attributes:
+        title: Its title, with the unit.
+        of: Returns the number of a run by a protocol; NaN if it was not measured, infinite if the
+            target was not reached.
+        more_is_better: Whether a larger number is better.
+        decimals: How many decimals the paper prints.
     """
 
     title: str
@@ -23,7 +29,7 @@ class Metric:
     decimals: int = 1
 
     def text(self, value: float) -> str:
-        """A value as the paper prints it."""
+        """Return a value as the paper prints it."""
         return (
             "–"
             if math.isnan(value)
@@ -34,7 +40,7 @@ class Metric:
 
     @property
     def worst(self) -> float:
-        """Where a run stands that gave no number."""
+        """The value that ranks a run without a number."""
         return -math.inf if self.more_is_better else math.inf
 
 

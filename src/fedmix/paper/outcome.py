@@ -1,4 +1,4 @@
-"""What became of a run behind a table: finished, diverged, collapsed, or not done."""
+"""The outcome of a run behind a table: finished, diverged, collapsed, or not done."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +20,16 @@ class Outcome:
 
     @property
     def known(self) -> bool:
-        """Whether the run has a result of either kind."""
+        """Whether the run finished or failed."""
         return self.record is not None or self.failure is not None
 
 
 def outcome(experiment: Experiment, out: Path) -> Outcome:
-    """What the folder of an experiment under `out` says; BadInput if it is damaged."""
+    """Return the outcome of an experiment from its folder under `out`.
+
+    Raises:
+        BadInput: The folder is damaged.
+    """
     folder = folder_of(experiment, out)
     if (summary := read_summary(folder)) is not None and summary.get("rounds") == experiment.rounds:
         return Outcome(load(folder), guesses="warning" in summary)

@@ -1,4 +1,4 @@
-"""What share K/N of the clients takes part in a round (the paper's tab:diff)."""
+"""Share K/N of the clients in a round (the paper's tab:diff)."""
 
 from fedmix.paper.base import PaperTable, Part, algorithms
 
@@ -12,7 +12,7 @@ NUMBERS = {
 
 
 def share(ratio: float, k: int) -> Part:
-    """K of the 60 clients."""
+    """Return the column with k of the 60 clients in a round."""
     return Part(str(ratio), f"K/N = {ratio}", settings={"training.clients_per_round": k})
 
 

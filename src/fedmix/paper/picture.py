@@ -1,7 +1,7 @@
-"""Ours beside the paper's as charts: a PNG or SVG file, and the first section of the HTML report.
+"""Charts of our results beside the paper's: a PNG or SVG file, and a section of the HTML report.
 
-Three and more columns that measure the same of the same data are a trend, drawn as lines in one
-chart; any other column has a chart of its own, with a point for each row.
+Three or more columns with the same metric and data are a trend, drawn as lines in one chart; any
+other column has a chart of its own, with a point for each row.
 """
 
 import math
@@ -21,14 +21,18 @@ from fedmix.report.files import write_figure
 from fedmix.report.series import COLOURS, style
 
 OURS, THEIRS = COLOURS[0], COLOURS[1]
-LETTERS = 13  # of a picture's title to the inch
+LETTERS = 13  # characters of a title per inch
 NOTE = "Filled: ours, with the sample deviation over seeds. Open: the paper."
 
 Cells = Sequence[Compared]  # of one column
 
 
 def draw(comparison: Comparison, path: Path) -> None:
-    """Write a picture with all charts side by side."""
+    """Write a picture with all charts side by side.
+
+    Raises:
+        BadInput: The path does not end in a picture's suffix, or cannot be written.
+    """
     check_picture(path)
     from matplotlib.figure import Figure
 
@@ -46,9 +50,8 @@ def draw(comparison: Comparison, path: Path) -> None:
         (_lines if len(columns) > 1 else _points)(axes, columns)
         axes.grid(alpha=0.25)
     if not trends:
-        axes.set_ylim(
-            rows - 0.5, -0.5
-        )  # they share it; the first row on top, and none on the frame
+        # all axes share it; the first row is at the top, and no row on the frame
+        axes.set_ylim(rows - 0.5, -0.5)
         figure.legend(
             *axes.get_legend_handles_labels(),
             loc="outside lower right",
@@ -62,7 +65,7 @@ def draw(comparison: Comparison, path: Path) -> None:
 
 
 def _charts(comparison: Comparison) -> list[list[Cells]]:
-    """The columns of each chart."""
+    """Return the columns of each chart."""
     columns: list[Cells] = list(zip(*comparison.cells, strict=True))
     alike = [
         list(some)
@@ -128,7 +131,7 @@ def _lines(axes: Any, columns: Sequence[Cells]) -> None:
 
 
 def lead(comparison: Comparison) -> Lead:
-    """The comparison as the first section of a report."""
+    """Return the comparison as the first section of a report."""
     study = comparison.study
     charts = [
         _trend(columns) if len(columns) > 1 else _chart(columns[0])

@@ -17,8 +17,13 @@ WARNING = (
 
 @dataclass(frozen=True)
 class Small:
-    """How a data set's experiments shrink: N and K by `clients`, M_k and the cut-off by `samples`,
-    rounds to at most `rounds`.
+    """How the experiments of a data set shrink.
+
+    Attributes:
+        rounds: The most rounds.
+        clients: N and K are divided by this.
+        samples: M_k and the cut-off are divided by this.
+        settings: Further settings, by dotted path.
     """
 
     rounds: int
@@ -37,7 +42,7 @@ SMALL = {
 
 
 def small(experiment: Experiment) -> Experiment:
-    """The experiment, shrunk.
+    """Return the experiment at small scale.
 
     >>> from fedmix.experiment.presets import experiment
     >>> shrunk = small(experiment("cifar10", "fedmix"))

@@ -19,7 +19,7 @@ SCORES = {
 
 
 def caption(comparison: Comparison) -> str:
-    """What the numbers are."""
+    """Return a sentence that says what the numbers are."""
     seeds = len(comparison.study.seeds)
     over = "one seed" if seeds == 1 else f"mean ± sample deviation over {seeds} seeds"
     theirs = f"The paper's: {comparison.study.table.source}, without deviations"
@@ -30,7 +30,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def _other_rounds(study: Study) -> str:
-    """How long the runs are where that is not as long as the table's titles say."""
+    """Say how many rounds the runs have, if the table's titles say otherwise."""
     ours, titled = (
         sorted({e.rounds for e in each})
         for each in (study.experiments(), study.table.experiments())
@@ -43,7 +43,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def table(comparison: Comparison) -> Table:
-    """A row for each row of the paper's table, then how many pairs of rows are in its order."""
+    """Return a row for each row of the paper's table, then the count of pairs in its order."""
     shown = comparison.study.table
     orders = [comparison.order(i) for i in range(len(shown.columns))]
     rows: list[list[Cell]] = [
@@ -63,12 +63,12 @@ def table(comparison: Comparison) -> Table:
 
 
 def statements(comparison: Comparison) -> list[str]:
-    """Differences, each in a sentence."""
+    """Return the differences, each as a sentence."""
     return [difference.text() for difference in comparison.differences()]
 
 
 def terminal(comparison: Comparison) -> "Group":
-    """The table, with our numbers above the paper's; then differences and notes."""
+    """Return the table, with our numbers above the paper's, then differences and notes."""
     from rich.console import Group
     from rich.text import Text
 
@@ -83,7 +83,7 @@ def terminal(comparison: Comparison) -> "Group":
 
 
 def markdown(comparison: Comparison) -> str:
-    """The table, with the paper's numbers in brackets, and all that belongs to it."""
+    """Return the table, with the paper's numbers in brackets, and all notes on it."""
     shown = comparison.study.table
     lines = [f"**{shown.title}** (`fedmix reproduce {shown.name}`)", ""]
     lines += [f"**{said}.**\n" for said in comparison.study.warnings]
@@ -93,7 +93,7 @@ def markdown(comparison: Comparison) -> str:
 
 
 def as_json(comparison: Comparison) -> str:
-    """Everything, with the value of every seed and the runs behind it."""
+    """Return everything as JSON, with the value of every seed and the runs behind it."""
     study, shown = comparison.study, comparison.study.table
     orders = [comparison.order(i) for i in range(len(shown.columns))]
     value: dict[str, Any] = {

@@ -1,6 +1,4 @@
-"""A table to be run: which experiments, for which seeds, at which scale, with which settings
-changed.
-"""
+"""A table to run: its experiments, seeds and scale, and the settings that are changed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +14,17 @@ Scale = Literal["paper", "small"]
 
 @dataclass(frozen=True)
 class Study:
-    """`changes` are settings by dotted path, laid over every experiment that has them."""
+    """The experiments of a table for some seeds, at a scale and with changed settings.
+
+    Attributes:
+        table: The table.
+        seeds: The seeds.
+        scale: The paper's size or a small one.
+        changes: Settings by dotted path, for every experiment that has them.
+
+    Raises:
+        BadInput: A setting is unknown, fixed or varied by the table, or wrong for some experiments.
+    """
 
     table: PaperTable
     seeds: tuple[int, ...] = (0,)
@@ -37,17 +45,17 @@ class Study:
                     "its rows and columns"
                 )
             if not any(e.takes(path) for e in experiments):
-                experiments[-1].with_settings({path: value})  # which says what is wrong with it
+                experiments[-1].with_settings({path: value})  # raises and says what is wrong
         _refuse_unsuitable(self.changes, experiments)
 
     def experiment(self, row: str, column: str, seed: int) -> Experiment:
-        """The experiment of a cell."""
+        """Return the experiment of a cell, with row and column given by name."""
         base = self.table.experiment(row, column, seed)
         base = small(base) if self.scale == "small" else base
         return base.with_settings(_taken(self.changes, base))
 
     def experiments(self) -> list[Experiment]:
-        """All of them, each once, a whole seed before the next."""
+        """Return every experiment once, all of one seed before the next."""
         cells = [
             (r.name, c.name, seed)
             for seed in self.seeds
@@ -58,7 +66,7 @@ class Study:
 
     @property
     def warnings(self) -> list[str]:
-        """What sets these experiments apart from the paper's: to be said in every output."""
+        """How these experiments differ from the paper's; every output says so."""
         changed = ", ".join(
             f"{path}={value}" for path, value in self.changes.items() if _matters(path)
         )
@@ -73,7 +81,7 @@ def _taken(changes: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]
 
 
 def _refuse_unsuitable(changes: Mapping[str, Any], experiments: Sequence[Experiment]) -> None:
-    """Refuse changes that some of the experiments cannot do with."""
+    """Raise BadInput if some of the experiments cannot take the changes."""
     refused: dict[str, BadInput] = {}
     for experiment in experiments:
         try:

@@ -1,4 +1,4 @@
-"""Finished and unfinished runs compared: a table, a picture, and one HTML page for offline use."""
+"""Compare finished and unfinished runs: a table, a picture, and one HTML page for offline use."""
 
 from fedmix.report.curves import draw
 from fedmix.report.load import RunRecord, load_runs

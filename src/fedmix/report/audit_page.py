@@ -22,7 +22,7 @@ PICTURES = 5  # per setting
 
 
 class Shown(NamedTuple):
-    """Pictures of one setting by rows, each with a title and pictures as data URLs."""
+    """Pictures of one setting: rows, each with a title and pictures as data URLs."""
 
     title: str
     rows: Sequence[tuple[str, Sequence[str]]]
@@ -31,14 +31,25 @@ class Shown(NamedTuple):
 def write_html(
     cells: Sequence[Attacked], grid: Grid, about: dict[str, Any], shape: tuple[int, ...], path: Path
 ) -> None:
-    """Write the page; `shape` is that of a picture, (C, H, W)."""
+    """Write the page; the arguments are those of `page`.
+
+    Raises:
+        BadInput: The path cannot be written.
+    """
     write(path, page(cells, grid, about, shape).encode())
 
 
 def page(
     cells: Sequence[Attacked], grid: Grid, about: dict[str, Any], shape: tuple[int, ...]
 ) -> str:
-    """The page as text."""
+    """Return the page as text.
+
+    Args:
+        cells: The attacked settings.
+        grid: The grid of the audit.
+        about: Values of the page's header, such as `data`.
+        shape: Shape of a picture, (C, H, W).
+    """
     from markupsafe import Markup
 
     return filled(
@@ -55,7 +66,7 @@ def page(
 
 
 def _named(table: Table) -> Table:
-    """The table with rows that say what their number is, for screens that show no header."""
+    """Return the table with rows that name their number, for screens that show no header."""
     return replace(table, rows=[(f"M = {m}", *figures) for m, *figures in table.rows])
 
 

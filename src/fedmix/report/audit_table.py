@@ -22,7 +22,7 @@ WARNING = (
 
 
 def tables(cells: Sequence[Attacked], grid: Grid) -> list[Table]:
-    """All figures, in tables that fit a terminal."""
+    """Return all figures, in tables that fit a terminal."""
 
     def table(
         title: str,
@@ -120,7 +120,7 @@ def _changed(cell: Attacked) -> tuple[str, ...]:
 
 
 def terminal(cells: Sequence[Attacked], grid: Grid) -> "Group":
-    """What was found, then the tables."""
+    """Return the findings, then the tables."""
     from rich.console import Group
     from rich.text import Text
 
@@ -131,7 +131,7 @@ def terminal(cells: Sequence[Attacked], grid: Grid) -> "Group":
 
 
 def as_json(cells: Sequence[Attacked], grid: Grid, about: dict[str, Any]) -> str:
-    """Everything but the pictures."""
+    """Return everything but the pictures as JSON."""
     value = about | {
         "kind": "audit",
         "grid": {k: v for k, v in asdict(grid).items() if k not in ("base", "sizes", "noises")}
@@ -153,7 +153,7 @@ def _paragraphs(finding: Finding) -> list[Any]:
 
 
 def _plain(cell: Attacked) -> dict[str, Any]:
-    """Numbers that JSON knows: an infinite ε is none."""
+    """Return the numbers of a cell for JSON; an infinite ε becomes None."""
     guarantee = cell.guarantee
     return {
         "m": cell.m,

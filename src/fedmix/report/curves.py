@@ -14,19 +14,23 @@ from fedmix.report.results import Results
 from fedmix.report.series import STYLES, band, style
 
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-LETTERS = 48  # in a line of a legend
-FEW = 8  # lines of legends that find a place among the curves
+LETTERS = 48  # characters in a line of a legend
+FEW = 8  # lines of legends that fit among the curves
 BESIDE = {
     "loc": "upper left",
     "bbox_to_anchor": (1, 1),
     "fontsize": 8,
-    "handlelength": 4,
-}  # long enough to show dashes
+    "handlelength": 4,  # long enough to show dashes
+}
 
 
 def draw(runs: Sequence[RunRecord], path: Path) -> None:
-    """Mean score of each group by round, with the range over its seeds; each data set has axes of
-    its own.
+    """Draw the mean score of each group by round, with the range over its seeds.
+
+    Each data set has axes of its own.
+
+    Raises:
+        BadInput: The path is not that of a picture or cannot be written, or no run has a score.
     """
     check_picture(path)
     groups = grouped(runs)
@@ -50,13 +54,14 @@ def draw(runs: Sequence[RunRecord], path: Path) -> None:
         if len(panels) > 1:
             texts.append(axes.set_title(title))
         for text in texts:
-            text.set_parse_math(False)  # a label is text, also with dollar signs in it
+            text.set_parse_math(False)  # dollar signs in a label are not math
     write_figure(path, figure)
 
 
 def _panels(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
-    """Title and groups of each set of axes: a data set, in parts where it has more groups than
-    lines can be told apart.
+    """Return title and groups of each set of axes.
+
+    That is a data set, or a part of it if it has more groups than there are line styles.
     """
     panels = []
     for name, same in by_data(groups).items():

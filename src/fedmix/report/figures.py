@@ -1,6 +1,4 @@
-"""The page's charts as plotly's JSON: plain dicts, so that plotly itself is only needed for its
-script.
-"""
+"""The page's charts as plotly's JSON: plain dicts, so that plotly is needed for its script only."""
 
 import html
 import math
@@ -18,18 +16,18 @@ from fedmix.report.series import Band, band, style
 
 LONGEST = 48  # characters of a label in a chart
 CLIENTS = 100  # rows of a heat map
-HEAT = [
+HEAT = [  # viridis without the colours that are invisible on black
     [0, "#fde725"],
     [0.35, "#5ec962"],
     [0.7, "#21918c"],
     [1, "#31688e"],
-]  # viridis without what is lost on black
+]
 GREY = "rgba(128,128,128,0.9)"
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure with what a reader has to know to read it."""
+    """A figure, with a note that says how to read it."""
 
     title: str
     note: str
@@ -40,7 +38,7 @@ class Chart:
 
 
 def charts(groups: Sequence[Group], results: Results) -> list[Chart]:
-    """All curves, and the rounds to target if any run got there."""
+    """Return all curves, and the rounds to the target if a run reached it."""
     drawn = []
     name, unit = ("Accuracy", " %") if results.score == "accuracy" else ("Mean squared error", "")
     for title, y, x in (
@@ -63,7 +61,7 @@ def charts(groups: Sequence[Group], results: Results) -> list[Chart]:
 
 
 def heat_map(run: RunRecord, title: str, note: str) -> Chart | None:
-    """Clients by classes; None where there are no classes."""
+    """Return a heat map of clients by classes; None if the data has no classes."""
     if run.clients is None or run.clients.counts is None:
         return None
     counts = run.clients.counts[:CLIENTS]
@@ -117,9 +115,7 @@ def _curves(groups: Sequence[Group], title: str, y: str, x: str, unit: str) -> C
 
 
 def _by_size(groups: Sequence[Group], title: str, scale: float, unit: str) -> Chart:
-    """The score on clients' own test samples against how many they train on, for tenths of the
-    clients.
-    """
+    """Return the score on clients' own test samples by their size, over tenths of the clients."""
     data = []
     for index, group in enumerate(groups):
         scored = [
@@ -160,7 +156,7 @@ def _by_size(groups: Sequence[Group], title: str, scale: float, unit: str) -> Ch
 
 
 def _traces(label: str, index: int, values: Band, scale: float, unit: str) -> list[dict[str, Any]]:
-    """The band as a closed outline, then the mean; a click on the legend hides both."""
+    """Return the band as a closed outline, then the mean; a click on the legend hides both."""
     colour, dash = style(index)
     both = {"type": "scatter", "legendgroup": str(index), "name": _text(label)}
     line = both | {
@@ -189,7 +185,7 @@ def _traces(label: str, index: int, values: Band, scale: float, unit: str) -> li
 
 
 def _mark_target(chart: Chart, results: Results) -> None:
-    """A line at the target, if all groups have the same."""
+    """Draw a line at the target, if it is the same for all groups."""
     targets = {row.target for row in results.rows}
     [target] = targets if len(targets) == 1 else [None]
     if target is not None and math.isfinite(target):
@@ -201,7 +197,7 @@ def _mark_target(chart: Chart, results: Results) -> None:
 
 
 def _rounds(results: Results) -> Chart:
-    """Bars with the deviation as whiskers; a group that never got there has none, and says so."""
+    """Return bars with the deviation as whiskers; a group that never reached the target says so."""
     rows, table = results.rows, results.table()
     column = next(i for i, title in enumerate(table.titles) if title.startswith("rounds to"))
     numbers = [row.to_target.mean or 0.0 for row in rows]
@@ -259,13 +255,13 @@ def _has(run: RunRecord, name: str) -> bool:
 
 
 def _plain(values: Array) -> list[float | int | None]:
-    """Numbers that JSON knows, to six digits; None for a gap."""
+    """Return numbers for JSON, rounded to six digits; None for a gap."""
     rounded = (float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist())
     return [int(n) if n is not None and n.is_integer() and abs(n) < 1e15 else n for n in rounded]
 
 
 def _text(label: str) -> str:
-    """For plotly, which reads some markup in text."""
+    """Escape and shorten a label for plotly, which reads some markup in text."""
     return html.escape(label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…")
 
 
@@ -275,7 +271,7 @@ def _faint(colour: str) -> str:
 
 
 def _step(count: int, most: int) -> int:
-    """A round distance between ticks, so that there are at most that many."""
+    """Return a round distance between ticks, so that there are at most `most` of them."""
     return next(
         step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, count) if count / step <= most
     )

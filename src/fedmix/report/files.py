@@ -1,6 +1,4 @@
-"""What a report reads and writes: files of run folders, which are not trusted, and files that were
-asked for.
-"""
+"""The files that a report reads, which are not trusted, and those that it writes."""
 
 import io
 from collections.abc import Iterator
@@ -18,14 +16,18 @@ LARGEST = 256 << 20  # bytes of one file
 
 
 def read(path: Path) -> bytes:
-    """The bytes of a run folder's file."""
+    """Return the content of a file in a run folder.
+
+    Raises:
+        BadInput: The file is a link, too large or unreadable.
+    """
     return read_within(
         path, LARGEST, "give a folder that 'fedmix run' made, or leave this run out", links=False
     )
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object."""
+    """Return the JSON object in a file; raise BadInput if it holds none."""
     content = read(path)
     try:
         value = parse_json(content)
@@ -39,7 +41,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML table."""
+    """Return the TOML table in a file; raise BadInput if it is not valid."""
     content = read(path)
     try:
         return parse_toml(content)
@@ -51,7 +53,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def taken_from(path: Path) -> Iterator[None]:
-    """Turn what goes wrong with values that were read from a file into a sentence."""
+    """Turn errors on values that were read from a file into BadInput."""
     try:
         yield
     except BadInput:
@@ -63,7 +65,11 @@ def taken_from(path: Path) -> Iterator[None]:
 
 
 def write_figure(path: Path, figure: "Figure") -> None:
-    """A picture as the path's ending says; the same drawing gives the same file."""
+    """Write a figure in the format of the path's suffix; the same drawing gives the same file.
+
+    Raises:
+        BadInput: The path cannot be written.
+    """
     import matplotlib as mpl
 
     kind, picture = path.suffix.lower().removeprefix("."), io.BytesIO()
@@ -75,7 +81,7 @@ def write_figure(path: Path, figure: "Figure") -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """A file that was asked for, whole or not at all."""
+    """Write a file, complete or not at all; raise BadInput if the path cannot be written."""
     try:
         write_whole(path, content)
     except OSError as error:

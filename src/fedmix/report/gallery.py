@@ -11,13 +11,13 @@ from fedmix.report.groups import Group
 from fedmix.report.load import RunRecord
 from fedmix.report.metrics import Array
 
-PICTURES = 12  # of each kind
+PICTURES = 12  # of means, and of samples
 GALLERIES = 12
 
 
 @dataclass(frozen=True)
 class Shown:
-    """The pictures of one way of exchanging, and whose it is."""
+    """The pictures of one way of exchanging, and the groups that use it."""
 
     labels: list[str]
     seed: str
@@ -28,7 +28,10 @@ class Shown:
 
 
 def galleries(groups: Sequence[Group]) -> list[Shown]:
-    """One for each way of dealing out and exchanging data, of the first seed; the first few."""
+    """Return a gallery for each way of partitioning and exchanging data, at most GALLERIES.
+
+    The pictures are those of the first seed that has some.
+    """
     ways: dict[frozenset[tuple[str, str]], tuple[RunRecord, list[str]]] = {}
     for group in groups:
         run = next((run for run in group.runs if run.gallery), None)
@@ -51,7 +54,7 @@ def _shown(run: RunRecord, labels: list[str]) -> Shown:
 
 
 def png(picture: Array) -> str:
-    """A (C, H, W) picture as a data address."""
+    """Return a (C, H, W) picture with values in [0, 1] as a data URL."""
     from PIL import Image
 
     pixels = np.round(255 * picture).astype(np.uint8)

@@ -1,6 +1,4 @@
-"""Runs that differ only in their seed form a group, and a group is called by what tells it from the
-others.
-"""
+"""Groups of runs that differ only in their seed, labelled by what distinguishes them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,16 +6,16 @@ from dataclasses import dataclass
 
 from fedmix.report.load import RunRecord
 
-# in labels the name that the command line has: fedprox is the objective fedavg with a μ
+# labels use the command line's name of an algorithm: fedprox is the objective fedavg with a μ
 ALGORITHM = "objective.name"
-SECTIONS = (
+SECTIONS = (  # the most interesting first
     "objective",
     "exchange",
     "data",
     "model",
     "training",
     "engine",
-)  # the first is the likeliest to be of interest
+)
 SIGNS = {
     "lam": "λ",
     "mu": "μ",
@@ -33,24 +31,24 @@ Settings = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Group:
-    """Runs with the same settings but for the seed, by seed."""
+    """Runs with the same settings but for the seed, sorted by seed."""
 
     label: str
     runs: tuple[RunRecord, ...]
 
     @property
     def settings(self) -> Settings:
-        """What its runs have in common."""
+        """The settings that its runs have in common."""
         return self.runs[0].settings
 
     @property
     def target(self) -> float | None:
-        """The score to reach; a setting, so the same in all runs."""
+        """The score to reach; it is a setting, so the same in all runs."""
         return self.runs[0].target
 
 
 def grouped(runs: Sequence[RunRecord]) -> list[Group]:
-    """The groups by label, numbers in it by size."""
+    """Return the groups of these runs, sorted by label, with numbers in labels by size."""
     together: dict[frozenset[tuple[str, str]], list[RunRecord]] = {}
     for run in runs:
         together.setdefault(frozenset(run.settings.items()), []).append(run)
@@ -63,7 +61,7 @@ def grouped(runs: Sequence[RunRecord]) -> list[Group]:
 
 
 def by_data(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """The groups of each data set, whose curves have nothing to say to those of another."""
+    """Return the groups by data set, since curves of different data sets cannot be compared."""
     apart: dict[str, list[Group]] = {}
     for group in groups:
         apart.setdefault(group.settings.get("data.name", ""), []).append(group)
@@ -71,7 +69,7 @@ def by_data(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def differing(all_settings: Sequence[Settings]) -> list[str]:
-    """The settings that are not the same everywhere, the likeliest to be of interest first."""
+    """Return the settings that are not the same everywhere, the most interesting first."""
     keys = {key for settings in all_settings for key in settings}
     return sorted(
         (key for key in keys if len({settings.get(key) for settings in all_settings}) > 1),
@@ -80,7 +78,7 @@ def differing(all_settings: Sequence[Settings]) -> list[str]:
 
 
 def labels(all_settings: Sequence[Settings]) -> list[str]:
-    """For each its algorithm and as few more settings as tell it from the others.
+    """Return a label for each: its algorithm, and as few settings as make it unique.
 
     >>> fedavg = {"objective.name": "fedavg"}
     >>> fedmix = {"objective.name": "fedmix", "objective.lam": "0.05"}
@@ -94,14 +92,13 @@ def labels(all_settings: Sequence[Settings]) -> list[str]:
 
 
 def _telling(all_settings: Sequence[Settings]) -> list[str]:
-    """Settings that tell all groups apart, chosen greedily: each the one that separates most, the
-    algorithm always.
+    """Choose settings that distinguish all groups.
+
+    The algorithm comes first, then greedily the setting that separates most groups.
     """
     chosen, left = [ALGORITHM], [key for key in differing(all_settings) if key != ALGORITHM]
     while left and _distinct(all_settings, chosen) < len(all_settings):
-        best = max(
-            left, key=lambda key: _distinct(all_settings, [*chosen, key])
-        )  # the first of equals
+        best = max(left, key=lambda key: _distinct(all_settings, [*chosen, key]))
         left.remove(best)
         chosen.append(best)
     return chosen
@@ -112,7 +109,7 @@ def _distinct(all_settings: Sequence[Settings], keys: Sequence[str]) -> int:
 
 
 def _needed(settings: Settings, keys: Sequence[str], all_settings: Sequence[Settings]) -> list[str]:
-    """Those of the keys without which another group would be called the same."""
+    """Return those of the keys without which another group would have the same label."""
     kept = list(keys)
     for key in reversed(keys[1:]):
         rest = [k for k in kept if k != key]
@@ -133,7 +130,7 @@ def _label(settings: Settings, keys: Sequence[str], all_keys: Sequence[str]) -> 
 
 
 def _natural(text: str) -> list[tuple[float, str]]:
-    """A sort key in which 0.05 comes before 0.1, and 9 before 10."""
+    """Return a sort key by which 0.05 comes before 0.1, and 9 before 10."""
     return [
         (float(part), "") if part[:1].isdecimal() else (0.0, part)
         for part in re.split(r"([0-9]+(?:\.[0-9]+)?)", text)
@@ -141,8 +138,10 @@ def _natural(text: str) -> list[tuple[float, str]]:
 
 
 def _rank(key: str) -> tuple[bool, int, bool, str]:
-    """Names first, for other settings follow from a data set; then, of a section, what has a sign:
-    M and not its cut-off.
+    """Return a sort key of settings: names first, then by section, those with a sign first.
+
+    Names come first since other settings follow from a data set. In a section, M comes before its
+    cut-off.
     """
     section, _, last = key.rpartition(".")
     return (

@@ -1,4 +1,4 @@
-"""Run folders as records. Nothing in them is trusted."""
+"""Read run folders into records. Nothing in them is trusted."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +15,19 @@ from fedmix.report.files import read, read_json, read_toml
 from fedmix.report.metrics import Array, read_metrics
 from fedmix.runs.summary import HIGHER_IS_BETTER, scores_of
 
-LEVELS = 2  # how deep below a given folder runs are looked for
+LEVELS = 2  # how deep below a given folder to look for runs
 SCORES = ("last", "best", "mean_last_ten", "rounds_to_target")  # in a summary
 
 
 @dataclass(frozen=True)
 class Clients:
-    """How many samples each client holds, and of which classes, and the score on its own test
-    samples (nan: not finite).
+    """What each client holds.
 
-    `counts` is None where there are no classes, `scores` where clients have no test samples or the
-    run is not done.
+    Attributes:
+        sizes: Number of samples of each client.
+        counts: Samples by client and class; None if there are no classes.
+        scores: Score on the client's own test samples, NaN if not finite; None if clients have no
+            test samples or the run is not done.
     """
 
     sizes: Array
@@ -44,7 +46,8 @@ class Gallery:
 class Scores(NamedTuple):
     """The last score, the best, the mean of the last ten, and the rounds to the target.
 
-    NaN if there is none yet or the target was not reached, infinite if it is not finite.
+    A score is NaN if there is none yet, and infinite if it is not finite. `to_target` is NaN if the
+    target was not reached.
     """
 
     last: float
@@ -55,10 +58,23 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run folder says.
+    """The content of a run folder.
 
-    `settings` are by dotted path, without the seed, hashes of what a script may make of it, and on
-    how many processes it ran. `score` is what was measured, None before the first test.
+    Attributes:
+        folder: The run folder.
+        algorithm: Name of the algorithm.
+        settings: Settings by dotted path, without the seed, the number of processes, and the hashes
+            of recorded runs.
+        seed: The seed.
+        target: Score to reach.
+        environment: Content of environment.json.
+        metrics: A column for each metric, see `fedmix.report.metrics.read_metrics`.
+        score: Name of the score; None before the first test.
+        scores: The scores.
+        finished: Whether all rounds are done.
+        privacy: The sentence on privacy in the summary.
+        clients: What clients hold.
+        gallery: Exchanged means and samples.
     """
 
     folder: Path
@@ -77,12 +93,16 @@ class RunRecord:
 
     @property
     def rounds(self) -> int:
-        """How many rounds are done."""
+        """Number of rounds that are done."""
         return int(self.metrics["round"].max(initial=0))
 
 
 def load_runs(folders: Sequence[Path]) -> list[RunRecord]:
-    """The runs in these folders, or one or two levels below them; each once."""
+    """Load the runs in these folders, or up to two levels below them, each once.
+
+    Raises:
+        BadInput: A folder has no runs, a run is damaged, or the runs have different scores.
+    """
     found: dict[Path, Path] = {}
     for folder in folders:
         runs = list(_runs(folder, LEVELS))
@@ -104,7 +124,7 @@ def load_runs(folders: Sequence[Path]) -> list[RunRecord]:
 
 
 def load(folder: Path) -> RunRecord:
-    """The record of one run folder."""
+    """Load the record of one run folder; raise BadInput if a file is damaged."""
     spec = read_toml(folder / "experiment.toml")
     metrics = read_metrics(folder / "metrics.jsonl")
     summary = read_json(folder / "summary.json") if (folder / "summary.json").exists() else None
@@ -117,7 +137,7 @@ def load(folder: Path) -> RunRecord:
             f"{folder / 'experiment.toml'}: target is not a number; restore the file or leave this "
             "run out"
         )
-    # A run that was given more rounds keeps its old summary until it is done again.
+    # A run that is continued to more rounds keeps its old summary until it is done.
     grown = isinstance(rounds, int) and metrics["round"].max(initial=0) < rounds
     target = None if target is None else float(target)
     score = next((name for name in HIGHER_IS_BETTER if not np.isnan(metrics[name]).all()), None)
@@ -144,7 +164,7 @@ def load(folder: Path) -> RunRecord:
 def _so_far(
     score: str | None, metrics: Mapping[str, Array], target: float | None
 ) -> dict[str, Any]:
-    """What the summary of a run would say of its scores if it ended now."""
+    """Return the scores that the summary of a run would have if it ended now."""
     if score is None:
         return {}
     tests = zip(metrics["round"].tolist(), metrics[score].tolist(), strict=True)
@@ -153,7 +173,7 @@ def _so_far(
 
 
 def _scores_in(said: Mapping[str, Any], path: Path) -> Scores:
-    """The scores in a summary; BadInput if they are no numbers."""
+    """Return the scores in a summary; raise BadInput if they are not numbers."""
     values = [said.get(name, "") for name in SCORES]
     if any(isinstance(v, bool) or not isinstance(v, int | float | None) for v in values):
         raise BadInput(
@@ -201,7 +221,7 @@ def _scores(value: object, path: Path, clients: int) -> Array | None:
     if value is None:
         return None
     try:
-        scores = np.array(value, np.float64)  # None becomes nan
+        scores = np.array(value, np.float64)  # None becomes NaN
     except (ValueError, TypeError, OverflowError):
         scores = np.array(0.0)
     if scores.shape != (clients,):

@@ -1,4 +1,4 @@
-"""metrics.jsonl as arrays: one row a round."""
+"""metrics.jsonl as arrays, with one row per round."""
 
 import json
 import math
@@ -11,15 +11,17 @@ from fedmix.core.errors import BadInput
 from fedmix.report.files import read
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-LAST = 1 << 53  # a round beyond which floats skip numbers
+LAST = 1 << 53  # floats do not hold all integers beyond this
 NAMES = ("round", "accuracy", "mse", "loss", "local_loss", "seconds", "bytes_up", "bytes_down")
 
 
 def read_metrics(path: Path) -> dict[str, Array]:
-    """A column for each of NAMES: nan where a round says nothing, inf where it says something that
-    is not finite.
+    """Return a column for each of NAMES: NaN if a round has no value, infinite if it is not finite.
 
-    A last line that does not parse was torn by a kill or is being written, and is left out.
+    A last line that does not parse was cut off by a kill or is being written; it is ignored.
+
+    Raises:
+        BadInput: Another line is not valid, or rounds do not increase.
     """
     lines = [
         (number, line) for number, line in enumerate(read(path).split(b"\n"), 1) if line.strip()
@@ -65,5 +67,5 @@ def _number(entry: dict[str, Any], name: str, where: str) -> float:
         raise BadInput(f"{where}: {name} is not a number; restore the file or leave this run out")
     try:
         return float(value) if value is not None and math.isfinite(value) else math.inf
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer that is too large for a float
         return math.inf

@@ -1,11 +1,13 @@
 "use strict";
-// The charts are in the order of their elements; colours that follow the theme are in the style sheet.
+// The charts are in the order of their elements. Colours of the theme are in the style sheet.
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const elements = [...document.querySelectorAll(".chart")];
-const PAPER = { narrow: 335, wide: 690 }; // px between the margins of a page of A4 or Letter, and half of it
+// px: half and all of the width between the margins of A4 or Letter paper
+const PAPER = { narrow: 335, wide: 690 };
 const CONFIG = {
   displaylogo: false,
-  displayModeBar: matchMedia("(hover: none)").matches ? false : "hover", // without a mouse it would always lie over the legend
+  // without a mouse, the bar would always cover the legend
+  displayModeBar: matchMedia("(hover: none)").matches ? false : "hover",
   modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
 };
 
@@ -41,7 +43,8 @@ const drawn = Promise.all(elements.map((element, i) => {
     plot_bgcolor: "rgba(0,0,0,0)",
     legend: { orientation: "h", x: 0, xanchor: "left", y: 1, yanchor: "bottom", tracegroupgap: 0, maxheight, bgcolor: "rgba(0,0,0,0)" },
     margin: { l: 52, r: 8, t, b: 44 },
-    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger on a chart scrolls the page
+    // a finger on a chart scrolls the page
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
   };
   return Plotly.newPlot(element, data, { ...common, ...layout, width, height }, CONFIG);
 }));

@@ -1,4 +1,4 @@
-"""The report: one HTML file with everything in it, that asks nothing of the network."""
+"""The report: one self-contained HTML file that needs no network."""
 
 import base64
 import hashlib
@@ -25,7 +25,7 @@ BLANK = "–"
 
 @dataclass(frozen=True)
 class Lead:
-    """A table and charts that a page shows before the runs' own, such as those of a paper."""
+    """A table and charts that a page shows before those of the runs, such as a paper's."""
 
     title: str
     warnings: Sequence[str]
@@ -35,12 +35,16 @@ class Lead:
 
 
 def write_html(runs: Sequence[RunRecord], path: Path, lead: Lead | None = None) -> None:
-    """Write the report on these runs."""
+    """Write the report on these runs; `lead` is its first section.
+
+    Raises:
+        BadInput: The path cannot be written.
+    """
     write(path, page(runs, lead).encode())
 
 
 def page(runs: Sequence[RunRecord], lead: Lead | None = None) -> str:
-    """The report as text."""
+    """Return the report as text."""
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
@@ -69,14 +73,12 @@ def page(runs: Sequence[RunRecord], lead: Lead | None = None) -> str:
 
 
 def resource(name: str) -> str:
-    """A file of the page: its style, its script, its template."""
+    """Return a file of the page: its style sheet, its script or its template."""
     return resources.files("fedmix.report").joinpath(name).read_text("utf-8")
 
 
 def filled(template: str, **values: Any) -> str:
-    """A template with these values in it, none of which can pass for markup unless it says that it
-    is.
-    """
+    """Fill a template with values; they are escaped unless they are Markup."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -86,7 +88,7 @@ def filled(template: str, **values: Any) -> str:
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """What a browser may do with the page: run these scripts, no others, and fetch nothing."""
+    """Return the content security policy: run these scripts, no others, and fetch nothing."""
     digests = (
         base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
     )
@@ -98,7 +100,7 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def _figures(drawn: Sequence[Chart]) -> str:
-    """JSON for a script element: no character in it can end the element."""
+    """Return JSON for a script element: no character in it can end the element."""
     figures = [
         {"data": chart.data, "layout": chart.layout, "height": chart.height} for chart in drawn
     ]
@@ -107,7 +109,7 @@ def _figures(drawn: Sequence[Chart]) -> str:
 
 
 def _curves(groups: Sequence[Group]) -> list[Chart]:
-    """The charts of each data set by itself."""
+    """Return the charts of each data set."""
     apart = by_data(groups)
     drawn = []
     for name, same in apart.items():
@@ -119,13 +121,13 @@ def _curves(groups: Sequence[Group]) -> list[Chart]:
 
 
 def _common(groups: Sequence[Group], key: str) -> str | None:
-    """A setting's value, if it is the same in all groups."""
+    """Return the value of a setting if it is the same in all groups, else None."""
     values = {group.settings.get(key) for group in groups}
     return values.pop() if len(values) == 1 else None
 
 
 def _settings(groups: Sequence[Group]) -> list[tuple[str, list[str], bool]]:
-    """Name, a value for each group, and whether they differ; those that differ first."""
+    """Return each setting: name, values by group, and whether they differ; these come first."""
     changed = differing([group.settings for group in groups])
     shared = sorted(set(groups[0].settings) - set(changed), key=lambda key: (key.count("."), key))
     return [
@@ -135,7 +137,7 @@ def _settings(groups: Sequence[Group]) -> list[tuple[str, list[str], bool]]:
 
 
 def _dealt(groups: Sequence[Group]) -> list[tuple[list[Group], RunRecord]]:
-    """For each partition: the groups that use it, and a run that records who holds what."""
+    """Return, for each partition, the groups that use it and a run that records its clients."""
     ways: dict[frozenset[tuple[str, str]], list[Group]] = {}
     for group in groups:
         if any(run.clients for run in group.runs):
@@ -169,7 +171,7 @@ def _heat_maps(groups: Sequence[Group]) -> list[Chart]:
 
 
 def _sizes(groups: Sequence[Group]) -> list[str]:
-    """A sentence on the clients for each way of dealing data out."""
+    """Return a sentence on the clients of each partition."""
     sentences, dealt = [], _dealt(groups)
     for same, run in dealt:
         assert run.clients is not None
@@ -186,7 +188,7 @@ def _sizes(groups: Sequence[Group]) -> list[str]:
 
 
 def _privacy(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
-    """Each sentence on privacy, and the groups it is about."""
+    """Return each sentence on privacy, and the labels of its groups."""
     said: dict[str, list[str]] = {}
     for group in groups:
         for sentence in dict.fromkeys(

@@ -22,7 +22,7 @@ SPREADS = ("last", "best", "last_ten", "to_target", "seconds", "bytes_up", "byte
 class Spread:
     """Mean and sample deviation of some values.
 
-    A single value has no deviation (None); where there is no value, both are None.
+    A single value has no deviation (None); without values, both are None.
     """
 
     mean: float | None
@@ -30,7 +30,7 @@ class Spread:
 
     @staticmethod
     def of(values: Sequence[float]) -> "Spread":
-        """The spread of values; NaN is left out, and an infinite value makes the mean infinite."""
+        """Return the spread of values; NaN is ignored, and infinity makes the mean infinite."""
         known = [value for value in values if not math.isnan(value)]
         if not known:
             return Spread(None, None)
@@ -41,9 +41,10 @@ class Spread:
         )
 
     def text(self, scale: float = 1.0, decimals: int | None = None) -> str:
-        """`97.1 ± 0.4`, with three significant digits unless `decimals` says otherwise.
+        """Return text such as `97.1 ± 0.4`.
 
-        A deviation of exactly zero is left out.
+        It has three significant digits unless `decimals` is given. A deviation of exactly zero is
+        left out.
         """
         if self.mean is None:
             return "–"
@@ -87,12 +88,12 @@ class Results:
 
     @staticmethod
     def of(groups: Sequence[Group]) -> "Results":
-        """The results of these groups."""
+        """Return the results of these groups."""
         score = next((run.score for group in groups for run in group.runs if run.score), None)
         return Results(score, tuple(_row(group) for group in groups))
 
     def table(self) -> Table:
-        """The results in units for people; rounds to target only if there is a target."""
+        """Return the results in readable units; rounds to the target only if there is a target."""
         targets = [row.target for row in self.rows if row.target is not None]
         same = len(targets) == len(self.rows) and len(set(targets)) == 1
         names = ["", "runs", "last", "best", "last ten"]
@@ -111,7 +112,7 @@ class Results:
         )
 
     def numbers(self) -> Table:
-        """The results in their own units, with a mean and a deviation for each quantity."""
+        """Return the results in their own units, with mean and deviation of each quantity."""
         pairs = [name for spread in SPREADS for name in (spread, f"{spread}_deviation")]
         names = ["label", "score", "runs", "finished", "target", "reached", *pairs]
         rows: list[list[Cell]] = []
@@ -155,7 +156,7 @@ class Results:
 
 
 def results_of(runs: Sequence[RunRecord]) -> Results:
-    """The results of these runs, by group."""
+    """Return the results of these runs, by group."""
     return Results.of(grouped(runs))
 
 
@@ -181,5 +182,5 @@ def _row(group: Group) -> Row:
 
 
 def _final(runs: Sequence[RunRecord], name: str) -> Spread:
-    """What their last rounds say."""
+    """Return the spread of a metric in the last round of each run."""
     return Spread.of([float(run.metrics[name][-1]) if run.rounds else math.nan for run in runs])

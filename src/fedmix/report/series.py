@@ -1,4 +1,4 @@
-"""A quantity over the runs of a group: mean and range at each round."""
+"""A metric over the runs of a group: mean and range at each round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 from fedmix.report.load import RunRecord
 from fedmix.report.metrics import Array
 
-COLOURS = (
+COLOURS = (  # legible on white and on black
     "#2f7fc1",
     "#d55e00",
     "#0a9370",
@@ -17,14 +17,14 @@ COLOURS = (
     "#7f7f7f",
     "#c2473f",
     "#7a6bd1",
-)  # on white and on black
-DASHES = ("solid", "dash", "dot", "dashdot")  # tell groups apart once the colours are used up
+)
+DASHES = ("solid", "dash", "dot", "dashdot")  # distinguish groups once all colours are used
 STYLES = len(COLOURS) * len(DASHES)
 
 
 @dataclass(frozen=True)
 class Band:
-    """Mean, lowest and highest value at each x, and over how many runs."""
+    """Mean, lowest and highest value at each x, and the number of runs there."""
 
     x: Array
     mean: Array
@@ -34,8 +34,12 @@ class Band:
 
 
 def band(runs: Sequence[RunRecord], y: str, x: str = "round") -> Band:
-    """`y` at each round over the runs that have it there, against the mean of `x` over the same
-    runs.
+    """Return `y` at each round, over the runs that have it there, against the mean of `x`.
+
+    Args:
+        runs: The runs of a group.
+        y: Name of a metric.
+        x: Name of another metric, or "megabytes".
     """
     rounds = np.unique(
         np.concatenate([run.metrics["round"][~np.isnan(run.metrics[y])] for run in runs])
@@ -55,7 +59,7 @@ def band(runs: Sequence[RunRecord], y: str, x: str = "round") -> Band:
 
 
 def quantity(run: RunRecord, name: str) -> Array:
-    """A column of the metrics, or the megabytes sent in both directions."""
+    """Return a column of the metrics, or for "megabytes" the traffic in both directions."""
     return (
         (run.metrics["bytes_up"] + run.metrics["bytes_down"]) / 1e6
         if name == "megabytes"
@@ -64,5 +68,5 @@ def quantity(run: RunRecord, name: str) -> Array:
 
 
 def style(index: int) -> tuple[str, str]:
-    """Colour and dash of a group."""
+    """Return the colour and the dash of a group."""
     return COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]

@@ -1,4 +1,4 @@
-"""One table that every report shares: for a terminal, as Markdown, CSV, JSON and HTML."""
+"""The table of all reports: for a terminal, and as Markdown, CSV, JSON and HTML."""
 
 import csv
 import io
@@ -11,15 +11,18 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-# The padding that rich needs for so many spaces between two columns.
+# The padding in rich that gives so many spaces between two columns.
 PADDING = {1: (0, 0, 0, 0), 2: (0, 1, 0, 0), 3: (0, 1, 0, 1)}
 
 
 class Column(NamedTuple):
     """A column's title and how a terminal shows it.
 
-    `right` aligns to the right, in Markdown too. Text breaks into lines where there is little
-    room only if it may `wrap`. `stacked` is the title on a terminal, where it differs.
+    Attributes:
+        title: The title.
+        right: Align to the right, in Markdown too.
+        wrap: Break text into lines if there is little room.
+        stacked: The title on a terminal, if it differs.
     """
 
     title: str
@@ -45,8 +48,13 @@ Cell = str | float | Beside | None  # None is empty
 class Table:
     """Rows of cells below columns; the first column names the rows.
 
-    `gap` is the number of spaces between columns on a terminal; at 1, `±` has none around it.
-    If `grouped`, a terminal shows the first column as headings above the rows that share it.
+    Attributes:
+        columns: The columns.
+        rows: The cells of each row.
+        title: Title on a terminal.
+        caption: Text below the table.
+        gap: Number of spaces between columns on a terminal; at 1, `±` has none around it.
+        grouped: A terminal shows the first column as headings above the rows that share it.
     """
 
     columns: Sequence[Column]
@@ -62,7 +70,7 @@ class Table:
         return [column.title for column in self.columns]
 
     def rich(self) -> "RichTable":
-        """The table for `rich.print`; text in it is never read as markup."""
+        """Return the table for `rich.print`; text in it is never read as markup."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table as RichTable
         from rich.text import Text
@@ -101,7 +109,7 @@ class Table:
         return Text(_text(cell).replace(" ± ", "±") if self.gap == 1 else _text(cell))
 
     def markdown(self) -> str:
-        """The rows as a Markdown table; a vertical bar in a cell becomes a slash."""
+        """Return the rows as a Markdown table; a vertical bar in a cell becomes a slash."""
         rule = ["--:" if column.right else "---" for column in self.columns]
         lines = [self.titles, rule, *(map(_text, row) for row in self.rows)]
         return "\n".join(
@@ -109,7 +117,7 @@ class Table:
         )
 
     def csv(self) -> str:
-        """The rows as CSV, without text that a spreadsheet would run as a formula."""
+        """Return the rows as CSV, without text that a spreadsheet would run as a formula."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.titles)
@@ -117,12 +125,12 @@ class Table:
         return out.getvalue()
 
     def objects(self) -> list[dict[str, Any]]:
-        """Each row as a JSON object, without its empty cells."""
+        """Return each row as a JSON object, without its empty cells."""
         rows = (zip(self.titles, row, strict=True) for row in self.rows)
         return [{title: cell for title, cell in row if cell is not None} for row in rows]
 
     def html(self) -> "Markup":
-        """The table as HTML; each cell names its column, for screens that are too narrow."""
+        """Return the table as HTML; each cell names its column, for narrow screens."""
         from markupsafe import Markup
 
         head = [Markup('<th scope="col">{}</th>').format(title) for title in self.titles]

@@ -34,7 +34,6 @@ SAYS = {
     "model.dropout": "Probability with which dropout sets a value to zero.",
     "model.embedding": "Size of a letter's embedding.",
     "objective.lam": "λ, the mixing ratio in [0, 1]. Small values are usual.",
-    "objective.alpha": "Draw λ from Beta(α, α) for each batch, instead of a fixed `lam`.",
     "objective.per": "One mean for a whole batch, or one for each sample.",
     "objective.mu": "μ, the weight of FedProx's term. 0 leaves it out.",
     "objective.layer": "Mix hidden states after this many layers. 0 mixes inputs.",

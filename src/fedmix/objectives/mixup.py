@@ -71,7 +71,7 @@ class _RawMix(Objective):
 class LocalMix(_RawMix):
     """Mixup of a client's samples with random samples of its own.
 
-    λ is fixed, or drawn from Beta(α, α) for each batch.
+    `alpha` has λ drawn from Beta(α, α) for each batch, instead of a fixed `lam`.
     """
 
     @property
@@ -84,7 +84,8 @@ class LocalMix(_RawMix):
 class GlobalMix(_RawMix):
     """Mixup with random raw samples of all clients, which FedMix approximates.
 
-    It breaks privacy and serves as an upper bound.
+    It breaks privacy and serves as an upper bound. `alpha` has λ drawn from Beta(α, α) for each
+    batch, instead of a fixed `lam`.
     """
 
     @property

@@ -178,7 +178,7 @@ class _Worker:
         # Large data goes through our pipe: start() would hang if the process ended at once.
         name = (_Name if sys.platform == "linux" else str)("fedmix worker")
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name=name)
-        with _deaf_to_ctrl_c():
+        with _sigint_blocked():
             self.process.start()
         theirs.close()
         self.told: dict[str, Any] = {}
@@ -230,7 +230,7 @@ class _Worker:
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
+def _sigint_blocked() -> Iterator[None]:
     """Start children with SIGINT blocked, since the parent handles Ctrl-C."""
     resource_tracker.ensure_running()  # else it would start now, and unblock SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

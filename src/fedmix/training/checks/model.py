@@ -96,8 +96,10 @@ def warn_of_probabilities(model: Model, data: FederatedData) -> None:
     if model.loss is not cross_entropy or data.outputs == 1:
         return
     model, x = model.to(torch.device("cpu")), data.inputs(data.x[:2]).clone()
+    normal = trial()  # noise, since the first weights may be special
+    params = {name: p + 0.1 * normal(p.shape).to(p) for name, p in model.init().items()}
     with torch.no_grad():
-        outputs = model(model.init(), x, torch.tensor(1))
+        outputs = model(params, x, torch.tensor(1))
     if outputs.min() >= 0 and torch.allclose(outputs.sum(-1), torch.ones(len(outputs))):
         warnings.warn(
             "the model's outputs are probabilities, and cross_entropy takes logits, so that it "

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from torch import nn
+from torch import Tensor, nn
 
-from fedmix import FedMix
+from fedmix import FedMix, Hidden
 from fedmix.data import FederatedData, alone
 from fedmix.flower import client_app
 from fedmix.flower.client import Party
@@ -38,7 +38,7 @@ POLICIES = {
     "noise": f"least_noise = 0.{NUMBER}",
 }
 SECURE = {"m": "all", "average": 2, "clip": 3.0, "secure": "secagg+"}
-HARMLESS = ("loud", "an outlier", "a good name")
+HARMLESS = ("loud", "an outlier", "a late outlier", "a good name")
 LOGS = [logging.getLogger(name) for name in ("fedmix.flower", "flwr")]
 
 
@@ -81,6 +81,21 @@ class Picky(FedMix):
         if (batch.x > 20).any():
             fail(Exception, SECRET)
         return super().__call__(model, params, anchor, batch)
+
+
+class Squeamish(nn.Module):
+    """A layer of the user's own that does not take an outlier, and says so."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if (x > 20).any():
+            fail(RuntimeError, SECRET)
+        return x
+
+
+def squeamish(data: FederatedData) -> nn.Module:  # noqa: ARG001 - as any task's
+    return initialised(
+        lambda: nn.Sequential(Squeamish(), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)), 3
+    )
 
 
 def named_after(data: FederatedData) -> nn.Module:
@@ -187,6 +202,22 @@ def test_what_a_nodes_configuration_says_stays_there(key: str, told: str, look: 
 def test_what_an_objective_says_stays_at_its_node(look: Looks) -> None:
     told = "its local update failed at step "
     assert marks_in(look({"fault": "an outlier"}, {"m": 4}, told, objective=Picky(lam=0.1)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "layer", "told"),
+    [
+        ("an outlier", 0, REASONS["failed"]),  # when the model is tried
+        ("a late outlier", 0, "its local update failed at step "),
+        ("a late outlier", 2, REASONS["failed"]),  # when hidden states are computed
+    ],
+)
+def test_what_a_model_says_stays_at_its_node(
+    fault: str, layer: int, told: str, look: Looks
+) -> None:
+    objective = Hidden(FedMix(lam=0.1), layer) if layer else FedMix(lam=0.1)
+    more: dict[str, Any] = {"module": squeamish, "objective": objective}
+    assert marks_in(look({"fault": fault}, {"m": 4}, told, **more))
 
 
 def test_names_of_a_nodes_weights_stay_there(look: Looks) -> None:

@@ -21,7 +21,7 @@ class Loss:
 
     Args:
         name: Name in settings and messages.
-        value: The function to minimise.
+        value: The function to minimise; it gets as many targets as outputs.
         report: The loss to show.
         score: The score, averaged over a test set.
         score_name: Name of the score, such as "accuracy".
@@ -49,7 +49,7 @@ class Loss:
                 f"{tuple(outputs.shape)}; give each sample a vector "
                 "(torch.nn.functional.one_hot makes them of class indices)"
             )
-        return self.value(outputs, targets)
+        return self.value(outputs, targets.expand_as(outputs))
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -74,10 +74,10 @@ def by_rules(module: nn.Module) -> bool:
 
 
 def _by_jvp(module: nn.Module, both: Tensor, n: int) -> Tensor:
-    x, dx = _pair(both, n)
+    pair = _pair(both, n)  # indexed, since unpacked views cannot be changed in place
     # PyTorch's fused attention kernels have no forward-mode derivative
     with sdpa_kernel(SDPBackend.MATH), _RightNorms():
-        return torch.cat(jvp(module, (x,), (dx,))[:2])
+        return torch.cat(jvp(module, (pair[0],), (pair[1],))[:2])
 
 
 def _instance_norm(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -13,7 +13,7 @@ from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
 from fedmix.server_steps import ServerStep
 from fedmix.training.checks.combination import check_combination, check_functions, check_kinds
-from fedmix.training.checks.model import model_for
+from fedmix.training.checks.model import model_for, warn_of_probabilities
 from fedmix.training.checks.objective import check_objective
 from fedmix.training.checks.server_step import check_server_step
 from fedmix.training.engines import Engine
@@ -50,6 +50,7 @@ def check_all(
         model.tail(phase.layer)
     check_objective(objective, model, data)
     check_server_step(server, model)
+    warn_of_probabilities(model, data)
     # An embedding takes codes of any size.
     if not any(isinstance(part, nn.Embedding) for part in module.modules()):
         warn_of_size(data)

@@ -185,7 +185,7 @@ def _samples(x: Any, y: Any) -> _Samples:
 
 def _of_dataset(given: Any) -> _Samples:
     loader = given if isinstance(given, DataLoader) else None
-    dataset = given if loader is None else loader.dataset
+    dataset: Any = given if loader is None else loader.dataset
     if not hasattr(dataset, "__getitem__") or not isinstance(dataset, Sized):
         raise BadInput(
             f"{type(dataset).__name__} cannot be read by position; collect its samples and give x "
@@ -226,7 +226,8 @@ def _tensor(name: str, value: Any) -> Tensor:
             raise BadInput(f"{name} is an array of {value.dtype}; give numbers") from error
     if not isinstance(value, Tensor):
         raise BadInput(f"`{name}` is {described(value)}; give a tensor or an array")
-    return value.detach()
+    detached: Tensor = value.detach()
+    return detached
 
 
 def _inputs(x: Any, nonnegative: bool) -> Tensor:

@@ -12,6 +12,7 @@ from fedmix.core import types
 from fedmix.functional import fedmix_loss, localmix_loss, naivemix_loss, prox
 from fedmix.functional import slope as slopes
 from fedmix.models import Model
+from fedmix.models.differentiable import Differentiable
 from tests.functional.textbook import CLASSES, FLAT, KINDS, TEXT, Batch, LastStep, fedmix, made
 
 LAM = 0.3
@@ -52,7 +53,8 @@ def test_finite_differences_give_the_same(kind: str) -> None:
         log_p, there, back = (net(x + h * batch.mean_x).log_softmax(1) for h in (0.0, step, -step))
         own, slope = -(y * log_p).sum(1), -(y * (there - back)).sum(1) / (2 * step)
         other = -(batch.mean_y * log_p).sum(1)
-        return ((1 - LAM) * own + LAM * other + LAM * slope).mean()
+        value: Tensor = ((1 - LAM) * own + LAM * other + LAM * slope).mean()
+        return value
 
     ours = fedmix_loss(net, *batch.tensors(), LAM)
     torch.testing.assert_close(ours, loss(), rtol=1e-6, atol=1e-7)
@@ -79,13 +81,13 @@ def test_an_lstm_in_float32_has_no_forward_mode(expand: str) -> None:
     torch.testing.assert_close(ours.double(), expected, rtol=1e-6, atol=1e-6)
     for mine, theirs in zip(gradients(ours, net), gradients(expected, exact), strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-6)
-    if torch.backends.mkldnn.is_available():
+    if torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         assert slopes._ways[net] == {True: slopes.DOUBLE}
 
 
 def test_a_wrong_second_derivative_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own layer norm in forward mode is wrong; the trial then takes double backward."""
-    monkeypatch.setattr(slopes.Differentiable, "right", {})
+    monkeypatch.setattr(Differentiable, "right", {})
     net, batch = made("layer norm"), Batch(FLAT)
     ours = fedmix_loss(net, *batch.tensors(), LAM)
     assert slopes._ways[net] == {True: slopes.DOUBLE}

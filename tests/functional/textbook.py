@@ -62,7 +62,7 @@ class Cube(torch.autograd.Function):
         return x**3
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         square: Tensor = 3 * x * x * grad
         return square

@@ -227,22 +227,23 @@ def _tensor(name: str, value: Any) -> Tensor:
             raise BadInput(f"{name} is an array of {value.dtype}; give numbers") from error
     if not isinstance(value, Tensor):
         raise BadInput(f"`{name}` is {described(value)}; give a tensor or an array")
-    return value.detach()  # type: ignore[no-any-return]  # its type was lost above
+    return value.detach()
 
 
 def _inputs(x: Any, nonnegative: bool) -> Tensor:
     """Inputs that can be averaged; raise BadInput for others, without their values."""
-    x = _tensor("x", x)
-    if not x.is_floating_point():
+    inputs = _tensor("x", x)
+    if not inputs.is_floating_point():
+        kind = str(inputs.dtype).removeprefix("torch.")
         raise BadInput(
-            f"x is {str(x.dtype).removeprefix('torch.')}; give inputs as the network gets them, "
+            f"x is {kind}; give inputs as the network gets them, "
             "floating-point: pixels as float, token ids as one-hot vectors or embeddings"
         )
-    if not torch.isfinite(x).all():
+    if not torch.isfinite(inputs).all():
         raise BadInput("x holds NaN or infinity; clean it first")
-    if nonnegative and (x < 0).any():
+    if nonnegative and (inputs < 0).any():
         raise BadInput("x holds negative values; leave nonnegative out")
-    return x
+    return inputs
 
 
 def _label_vectors(y: Tensor, classes: int | None) -> tuple[Tensor, bool]:

@@ -36,11 +36,6 @@ def _layer_norm(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return _as_native(layer_norm(x, *args[:4], **kwargs), x)
 
 
-def _group_norm(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    kwargs.pop("cudnn_enabled", None)
-    return _as_native(group_norm(x, *args[:4], **kwargs), x)
-
-
 def _instance_norm(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     given = signature(F.instance_norm).bind(x, *args, **kwargs)
     given.apply_defaults()
@@ -112,8 +107,6 @@ def _hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:  # noqa: ARG001 - 
 Differentiable.right |= {
     F.layer_norm: _layer_norm,
     torch.layer_norm: _layer_norm,
-    F.group_norm: _group_norm,
-    torch.group_norm: _group_norm,
     F.instance_norm: _instance_norm,
     F.batch_norm: _batch_norm,
     torch.batch_norm: _torch_batch_norm,

@@ -18,8 +18,7 @@ from torch import nn
 
 from fedmix import FedMix
 from fedmix.data import FederatedData, alone
-from fedmix.flower import client_app
-from fedmix.flower.client import Party
+from fedmix.flower import client_app, wire
 from fedmix.flower.messages import content_of
 from fedmix.flower.server import serve
 from fedmix.flower.wire import REASONS, Rejected, read_array
@@ -230,7 +229,9 @@ def test_clients_with_the_same_samples_are_not_seen_to_have_them() -> None:
             load=lambda *_: alone(*(part[:rows] for part in TEST), classes=CLASSES),
         )
         context = Context(1, 1, {"partition-id": client}, RecordDict(), {})
-        return Party.of(agreed, context).presence.digest
+        nodes = Nodes(client_app(agreed), [])
+        asked = Message(RecordDict(), dst_node_id=1, message_type="query.join")
+        return wire.Presence.read(nodes.app(asked, context).content, 2).digest
 
     assert digest(7, 0, 9) == digest(7, 0, 9)
     assert len({digest(7, 0, 9), digest(7, 1, 9), digest(8, 0, 9), digest(7, 0, 8)}) == 4

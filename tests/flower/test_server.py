@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import flwr
 import numpy as np
 import pytest
 import torch
@@ -64,6 +65,9 @@ def test_a_run_folder_like_that_of_a_local_run(tmp_path: Path) -> None:
     assert (
         json.loads((folder / "environment.json").read_text())["command"] == "flwr run"
     )  # and not Flower's own, with its token
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["flower"] == flwr.__version__
+    assert environment["clients"] == f"4 with Flower {flwr.__version__}"
     said = (folder / "federation.log").read_text()
     assert "client 3 is there, as node" in said
     assert (

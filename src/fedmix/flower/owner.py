@@ -10,20 +10,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, RecordDict
+from torch.utils.data import DataLoader, Dataset
 
 from fedmix.core.errors import BadInput, FedmixError
 from fedmix.data import federated
 from fedmix.data.federated import FederatedData
 from fedmix.data.per_party import alone
 from fedmix.exchange import Exchange, Means
+from fedmix.exchange.one_client import CHUNK
 from fedmix.flower import wire
 from fedmix.flower.ledger import Account
 from fedmix.flower.policy import Policy
 from fedmix.flower.terms import Terms
 from fedmix.flower.wire import Refused
 
-Given: TypeAlias = FederatedData | tuple[Any, Any] | Iterable[tuple[Any, Any]]
-"""A client's samples: its data, a pair of inputs and labels, or batches of such pairs."""
+Given: TypeAlias = FederatedData | tuple[Any, Any] | Dataset[Any] | Iterable[Any]
+"""A client's samples: its data, a pair of inputs and labels, a Dataset, or batches of pairs."""
 log = logging.getLogger("fedmix.flower")
 
 
@@ -34,7 +36,8 @@ def data_of(given: Given, classes: int | None = None) -> FederatedData:
     are sorted, and the same samples are the same data.
 
     Args:
-        given: Data, a pair (inputs, labels), or batches of such pairs, as a DataLoader gives them.
+        given: Data, a pair (inputs, labels), a Dataset of such pairs, or batches of them, as a
+            DataLoader gives them.
         classes: Number of classes if labels are integers; None for vectors.
 
     Raises:
@@ -44,6 +47,8 @@ def data_of(given: Given, classes: int | None = None) -> FederatedData:
         return given
     if isinstance(given, tuple) and len(given) == 2:
         return alone(*given, classes=classes)
+    if isinstance(given, Dataset):
+        given = DataLoader(given, batch_size=CHUNK)
     batches = [(np.asarray(x), np.asarray(y)) for x, y in given]
     if not batches:
         raise BadInput("there are no samples; give inputs and labels")

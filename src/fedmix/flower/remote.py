@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -111,6 +112,12 @@ class Remote(Rounds):
         known = self.roster.presence
         sizes = [known[k].samples if k in known else 0 for k in range(self.settings.clients)]
         return {"classes": None, "sizes": sizes, "counts": []}
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of Flower of the server, and of the clients that have joined."""
+        theirs = Counter(self.roster.flower.values())
+        said = ", ".join(f"{count} with Flower {v}" for v, count in sorted(theirs.items()))
+        return {"flower": self.roster.terms.flower, "clients": said}
 
     def sizes(self) -> Array:
         """Number of samples of each client that is online."""

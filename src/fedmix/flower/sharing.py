@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from fedmix.flower import wire
 from fedmix.flower.owner import Given, Owner, note
 from fedmix.flower.terms import experiment_id
 from fedmix.flower.wire import Refused, Rejected
+from fedmix.functional import MeanPool
 
 Encode: TypeAlias = Callable[[Array], Tensor]
 Act: TypeAlias = Callable[[Owner, Message, Context], RecordDict | Message]
@@ -33,18 +34,6 @@ Call: TypeAlias = Callable[[Message, Context], Message]
 MOST_EPOCHS = 1 << 32  # an epoch numbers the versions of a client's data
 POOL, HELD = "fedmix.pool", "fedmix.held"
 log = logging.getLogger("fedmix.flower")
-
-
-class MeanPool(NamedTuple):
-    """The means that a client received: inputs (g, ...) and label vectors (g, C)."""
-
-    x: Tensor
-    y: Tensor
-
-    def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return `count` random means, drawn with replacement by torch's generator."""
-        rows = torch.randint(len(self.x), (count,))
-        return self.x[rows], self.y[rows]
 
 
 def share_means(

@@ -111,5 +111,6 @@ def code() -> str:
     """
     hashed, root = hashlib.sha256(), Path(fedmix.__file__).parent
     for path in sorted(path for room in TRAINS for path in (root / room).rglob("*.py")):
-        hashed.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+        name = path.relative_to(root).as_posix()
+        hashed.update(f"{name} {path.stat().st_size} ".encode() + path.read_bytes())
     return hashed.hexdigest()[:16]

@@ -1,6 +1,6 @@
 """Runs Flower's quickstart, with or without the diff that adds FedMix, on nodes of this process:
 
-    python -m tests.flower.quickstart fedavg fedmix --rounds 20 --seeds 3
+python -m tests.flower.quickstart fedavg fedmix --rounds 20 --seeds 3
 """
 
 import argparse
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,8 @@ def run(folder: Path, rounds: int, seed: int) -> list[float]:
     from tests.flower.nodes import Nodes
 
     sys.path.insert(0, str(folder))
-    from quickstart import server_app  # type: ignore[import-not-found, unused-ignore]
-    from quickstart.client_app import app  # type: ignore[import-not-found, unused-ignore]
-
+    server_app: Any = import_module("quickstart.server_app")
+    app: Any = import_module("quickstart.client_app").app
     logging.getLogger("flwr").setLevel(logging.WARNING)
     logging.getLogger("fedmix.flower").addHandler(logging.NullHandler())
     random.seed(seed)  # Flower chooses nodes by it

@@ -275,7 +275,8 @@ def test_what_an_app_of_ones_own_says_stays_at_its_node(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config, step = {"fault": name, "secret": SECRET}, fails if name == "training" else own_app.mixing
+    config = {"fault": name, "secret": SECRET}
+    step: Any = fails if name == "training" else own_app.mixing
     if name in ("a policy", "its path"):
         path = tmp_path / f"{SECRET}.toml"
         config = {"policy": str(path)}

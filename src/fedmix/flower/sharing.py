@@ -4,7 +4,6 @@ Flower may start a new process for every message; what must last is in the conte
 """
 
 import json
-import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from fedmix.core.types import Array
 from fedmix.exchange import Exchange, Means, release
 from fedmix.exchange.pool import to_shares
 from fedmix.flower import wire
+from fedmix.flower.logs import log, log_here
 from fedmix.flower.owner import Given, Owner, note
 from fedmix.flower.terms import experiment_id
 from fedmix.flower.wire import Refused, Rejected
@@ -33,7 +33,6 @@ Act: TypeAlias = Callable[[Owner, Message, Context], RecordDict | Message]
 Call: TypeAlias = Callable[[Message, Context], Message]
 MOST_EPOCHS = 1 << 32  # an epoch numbers the versions of a client's data
 POOL, HELD = "fedmix.pool", "fedmix.held"
-log = logging.getLogger("fedmix.flower")
 
 
 def share_means(
@@ -289,7 +288,7 @@ def sealed(call: Call) -> Call:
     """Return a function of Flower whose errors stay in the node's log: they may hold data."""
 
     def handle(message: Message, context: Context) -> Message:
-        _log_here()
+        log_here()
         try:
             return call(message, context)
         except Exception as error:
@@ -306,15 +305,6 @@ def _refusal(error: Exception) -> RecordDict:
     if isinstance(error, Refused):
         return wire.refusal(error.reason)
     return wire.refusal("message" if isinstance(error, Rejected) else "failed")
-
-
-def _log_here() -> None:
-    """Let a node's process write what leaves it to its standard error, unless others log there."""
-    if not log.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
 
 
 def valid_round(asked: RecordDict, rounds: int) -> int:

@@ -1,6 +1,5 @@
 """The server's part for any Flower Strategy: means are exchanged before a round, the rest stays."""
 
-import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +17,7 @@ from fedmix.exchange import Exchange, Means, Traffic
 from fedmix.flower import wire
 from fedmix.flower.exchange import LOOKED_AT, Asked
 from fedmix.flower.ledger import Ledger
+from fedmix.flower.logs import log, log_here
 from fedmix.flower.messages import POLL_SECONDS, Post, content_of
 from fedmix.flower.owner import Given, data_of
 from fedmix.flower.roster import Roster, TooFew
@@ -27,8 +27,6 @@ from fedmix.flower.terms import Terms, experiment_id
 from fedmix.objectives.base import Needs
 from fedmix.privacy.accounting import DELTA, Guarantee, Level, Neighbours
 from fedmix.privacy.of_run import guarantee_of
-
-log = logging.getLogger("fedmix.flower")
 
 
 class WithMeans(Strategy):
@@ -80,6 +78,7 @@ class WithMeans(Strategy):
         attempts: int = 3,
         ledger: Path | str | None = None,
     ) -> None:
+        log_here()
         check_exchange(exchange)
         settings = Settings(
             clients, min_clients=min_clients, join_timeout=join_timeout, timeout=timeout,

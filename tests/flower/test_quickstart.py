@@ -20,6 +20,14 @@ def test_the_diff_is_short_and_applies(tmp_path: Path) -> None:
     assert "share_means(app, " in (app / "quickstart" / "client_app.py").read_text()
 
 
+def test_the_page_shows_the_lines_of_the_diff() -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "flower-own-app.md").read_text()
+    shown = page.partition("```diff\n")[2].partition("```")[0].splitlines()
+    changed = {line for line in shown if line[0] in "+-"}
+    assert len(changed) > 10
+    assert changed <= set((EXAMPLE / "fedmix.diff").read_text().splitlines())
+
+
 @pytest.mark.parametrize("version", ["fedavg", "fedmix"])
 def test_both_versions_learn(version: str, tmp_path: Path) -> None:
     """Ten digits, so that guessing is right one time in ten."""

@@ -58,17 +58,12 @@ def check_means(x: Tensor, mean_x: Any, mean_y: Any) -> None:
 
 
 def outputs(out: Any) -> Tensor:
-    """Return a model's outputs, (B, ...) with at least one value; raise BadInput for no tensor."""
+    """Return a model's outputs, one value per sample as (B, 1); raise BadInput for no tensor."""
     if not isinstance(out, Tensor):
         raise BadInput(
             f"the model returns a {type(out).__name__}; pick the tensor of its outputs, such as "
             "by forward=lambda net, x: net(x).logits"
         )
-    return with_width(out)
-
-
-def with_width(out: Tensor) -> Tensor:
-    """One value per sample, (B,), as a vector of one, (B, 1)."""
     return out[:, None] if out.ndim == 1 else out
 
 

@@ -1,6 +1,6 @@
 """The objectives as plain functions of a module and a batch, for loops of your own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import torch
@@ -10,14 +10,13 @@ from fedmix.core.errors import BadInput, described
 from fedmix.core.losses import Loss
 from fedmix.core.validation import instance
 from fedmix.functional import inputs
-from fedmix.functional.slope import mean_of_both
+from fedmix.functional.slope import Forward, mean_of_both
 from fedmix.functional.targets import PerSampleLoss, Targets
 from fedmix.objectives.fedmix import FedMix
 from fedmix.objectives.mixup import LocalMix, loss_at_mix, mixed
 from fedmix.objectives.naivemix import NaiveMix
 from fedmix.objectives.proximal import Proximal
 
-Forward: TypeAlias = Callable[[nn.Module, Tensor], Tensor]
 AnyLoss: TypeAlias = Loss | PerSampleLoss | str | None
 
 
@@ -38,8 +37,8 @@ def fedmix_loss(
 
     The module is called once, as it is and in its mode. Dropout, batch statistics and hooks are
     those of that call. Its derivative along the means comes from forward mode where all of its
-    layers have it, and from double backward otherwise. The first call compares the two, which takes
-    the time and the memory of a few steps.
+    layers have it, and from double backward otherwise. The first call with a module runs it once or
+    twice more, to compare the two.
 
     Args:
         net: The module.
@@ -76,13 +75,10 @@ def fedmix_loss(
     of, mean_x = Targets(loss, y, mean_y), mean_x.to(x.dtype)
 
     def loss_of_both(outputs: Tensor, tangent: Tensor) -> Tensor:
-        outputs, tangent = inputs.with_width(outputs), inputs.with_width(tangent)
         own, mean = of.at(outputs)
         return how.expanded(of.loss, outputs, tangent, own, mean)
 
-    return mean_of_both(
-        net, _caller(net, forward), (1 - lam) * x, mean_x.expand_as(x), loss_of_both
-    )
+    return mean_of_both(net, _call(forward), (1 - lam) * x, mean_x.expand_as(x), loss_of_both)
 
 
 def naivemix_loss(
@@ -151,7 +147,7 @@ def localmix_loss(
             f"{tuple(partner_y.shape)}, x and y {tuple(x.shape)} and {tuple(y.shape)}; give one "
             "partner for each sample"
         )
-    ratio = float(torch.distributions.Beta(alpha, alpha).sample()) if lam is None else lam  # type: ignore[arg-type, no-untyped-call]
+    ratio = float(torch.distributions.Beta(alpha, alpha).sample()) if lam is None else lam  # type: ignore[arg-type]
     return _mixup(net, x, y, partner_x, partner_y, ratio, loss, forward)
 
 
@@ -175,7 +171,7 @@ def prox(net: nn.Module, anchor: Mapping[str, Tensor], mu: float) -> Tensor:
     0.45
     """
     instance("anchor", anchor, Mapping, "give the weights by name: copy.deepcopy(net.state_dict())")
-    params = {name: p for name, p in net.named_parameters() if p.requires_grad}
+    params: dict[str, Tensor] = {name: p for name, p in net.named_parameters() if p.requires_grad}
     for name, p in params.items():
         before = anchor.get(name)
         if not isinstance(before, Tensor) or before.shape != p.shape:
@@ -191,12 +187,12 @@ def prox(net: nn.Module, anchor: Mapping[str, Tensor], mu: float) -> Tensor:
     return Proximal(mu).term(params, {name: anchor[name].detach() for name in params})
 
 
-def _caller(net: nn.Module, forward: Forward | None) -> Callable[[Tensor], Tensor]:
+def _call(forward: Forward | None) -> Forward:
     if forward is None:
-        return net
+        return lambda net, x: net(x)
     if not callable(forward):
         raise BadInput(f"`forward` is {described(forward)}; give a function of (net, x)")
-    return lambda x: forward(net, x)
+    return forward
 
 
 def _mixup(
@@ -210,5 +206,5 @@ def _mixup(
     forward: Forward | None,
 ) -> Tensor:
     of = Targets(loss, y, other_y)
-    outputs = inputs.outputs(_caller(net, forward)(mixed(x, other_x, lam)))
+    outputs = inputs.outputs(_call(forward)(net, mixed(x, other_x, lam)))
     return loss_at_mix(of.loss, outputs, *of.at(outputs), lam).mean()

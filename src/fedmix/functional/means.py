@@ -3,7 +3,7 @@
 import math
 import secrets
 import warnings
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -185,8 +185,8 @@ def _samples(x: Any, y: Any) -> _Samples:
 
 def _of_dataset(given: Any) -> _Samples:
     loader = given if isinstance(given, DataLoader) else None
-    dataset = given if loader is None else loader.dataset
-    if not hasattr(dataset, "__getitem__") or not isinstance(dataset, Sized):
+    dataset: Any = given if loader is None else loader.dataset
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise BadInput(
             f"{type(dataset).__name__} cannot be read by position; collect its samples and give x "
             "and y"
@@ -194,9 +194,10 @@ def _of_dataset(given: Any) -> _Samples:
     collate: Any = default_collate
     rows = np.arange(len(dataset))
     if loader is not None:
+        if loader.batch_sampler is None:
+            raise BadInput("this DataLoader makes no batches (batch_size=None); give its Dataset")
         collate = loader.collate_fn
-        batches: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-        given_rows = [np.atleast_1d(batch) for batch in batches]
+        given_rows = [np.atleast_1d(batch) for batch in loader.batch_sampler]
         # each sample once, whatever the sampler repeats: its weight in a mean is then 1/m
         rows = np.unique(np.concatenate(given_rows)) if given_rows else rows[:0]
     if not len(rows):
@@ -226,7 +227,7 @@ def _tensor(name: str, value: Any) -> Tensor:
             raise BadInput(f"{name} is an array of {value.dtype}; give numbers") from error
     if not isinstance(value, Tensor):
         raise BadInput(f"`{name}` is {described(value)}; give a tensor or an array")
-    return value.detach()
+    return value.detach()  # type: ignore[no-any-return]  # its type was lost above
 
 
 def _inputs(x: Any, nonnegative: bool) -> Tensor:

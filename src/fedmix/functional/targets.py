@@ -31,13 +31,7 @@ class Targets:
         self.y, self.other_y = y, other_y
         if isinstance(loss, str) and loss not in NAMED:
             raise BadInput(f"loss={shown(loss)} is unknown; choose one of {', '.join(NAMED)}")
-        given: Any = (
-            cross_entropy
-            if loss is None
-            else NAMED.get(loss, loss)
-            if isinstance(loss, str)
-            else loss
-        )
+        given: Any = NAMED[loss] if isinstance(loss, str) else loss or cross_entropy
         if not callable(given):
             raise BadInput(f"`loss` is {described(loss)}; give a function of (outputs, targets)")
         self.shares = given is cross_entropy

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -47,6 +47,9 @@ def _instance_norm(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     how = given.arguments
     if not how["use_input_stats"]:
         return F.instance_norm(x, *args, **kwargs)
+    variance, mean = torch.var_mean(x.flatten(2), 2)
+    _follow(how["running_mean"], mean.mean(0), how["momentum"])
+    _follow(how["running_var"], variance.mean(0), how["momentum"])
     return _as_native(group_norm(x, x.shape[1], how["weight"], how["bias"], how["eps"]), x)
 
 
@@ -83,7 +86,8 @@ def _follow(running: Tensor | None, now: Tensor, momentum: float) -> None:
     """Move a running statistic towards that of this batch."""
     if running is not None:
         with torch.no_grad():
-            of_batch = unpack_dual(now).primal.detach().flatten().to(running.dtype)
+            value: Tensor = forward_ad.unpack_dual(now).primal  # type: ignore[no-untyped-call]
+            of_batch = value.detach().flatten().to(running.dtype)
             running.mul_(1 - momentum).add_(of_batch, alpha=momentum)
 
 

@@ -84,7 +84,8 @@ class FedMix(Objective):
             return (1 - lam) * loss(z, y) + lam * loss(z, mean_y)
         own, slope = jvp(lambda z: loss(z, y), (logits,), (tangent,))[:2]
         weight = self.third * (lam if self.scale == "proposition" else lam * (1 - lam))
-        return (1 - lam) * own + lam * loss(logits, mean_y) + weight * slope
+        expanded: Tensor = (1 - lam) * own + lam * loss(logits, mean_y) + weight * slope
+        return expanded
 
 
 algorithm(

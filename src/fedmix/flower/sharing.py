@@ -24,7 +24,7 @@ from fedmix.exchange.pool import to_shares
 from fedmix.flower import wire
 from fedmix.flower.logs import log, log_here
 from fedmix.flower.owner import Given, Owner, note
-from fedmix.flower.terms import experiment_id
+from fedmix.flower.terms import check_exchange, experiment_id
 from fedmix.flower.wire import Refused, Rejected
 from fedmix.functional import MeanPool
 
@@ -81,15 +81,6 @@ def held(context: Context) -> int:
     """Return the version of the pool that this client holds; 0 for none."""
     record = context.state.get(HELD)
     return int(str(record["version"])) if isinstance(record, ConfigRecord) else 0
-
-
-def check_exchange(exchange: Exchange) -> None:
-    """Raise BadInput for an exchange in which no means travel."""
-    if exchange.source != "pool":
-        raise BadInput(
-            f"exchange.source={exchange.source!r} is a control for simulations, in which no means "
-            "travel; use source='pool' in a federation"
-        )
 
 
 @dataclass(frozen=True)

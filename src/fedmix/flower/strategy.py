@@ -22,8 +22,7 @@ from fedmix.flower.messages import POLL_SECONDS, Post, content_of
 from fedmix.flower.owner import Given, data_of
 from fedmix.flower.roster import Roster, TooFew
 from fedmix.flower.settings import Settings
-from fedmix.flower.sharing import check_exchange
-from fedmix.flower.terms import Terms, experiment_id
+from fedmix.flower.terms import Terms, check_exchange, experiment_id
 from fedmix.objectives.base import Needs
 from fedmix.privacy.accounting import DELTA, Guarantee, Level, Neighbours
 from fedmix.privacy.of_run import guarantee_of

@@ -12,6 +12,7 @@ import flwr
 from flwr.app import ConfigRecord, RecordDict
 
 import fedmix
+from fedmix.core.errors import BadInput
 from fedmix.data.federated import FederatedData
 from fedmix.exchange import Exchange
 from fedmix.flower.wire import Rejected, said
@@ -91,6 +92,15 @@ class Terms(NamedTuple):
     def labels(self) -> str:
         """The kind of labels, in words."""
         return f"{self.outputs} {'classes' if self.classes else 'regression targets'}"
+
+
+def check_exchange(exchange: Exchange) -> None:
+    """Raise BadInput for an exchange in which no means travel."""
+    if exchange.source != "pool":
+        raise BadInput(
+            f"exchange.source={exchange.source!r} is a control for simulations, in which no means "
+            "travel; use source='pool' in a federation"
+        )
 
 
 def experiment_id(exchange: Exchange | None, experiment: str) -> str:

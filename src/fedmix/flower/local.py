@@ -6,6 +6,7 @@ import shutil
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def federate(
             if " ERROR " in line:
                 errors.append(latest)
 
-    with Link(work, keys) as link:
+    with _told_if_full(work), Link(work, keys) as link:
         server = _Server(link)
         for client in range(clients):
             if keys:
@@ -125,10 +126,10 @@ def federate(
         except KeyboardInterrupt:
             raise Interrupted(f"stopped after round {rounds.count}; {GOES_ON}") from None
         look()
-    summary = Run(experiment, folder).finished()
-    if summary is None:
-        raise FedmixError(f"the federation failed: {_why(work, errors, rounds.count)}")
-    return summary
+        summary = Run(experiment, folder).finished()
+        if summary is None:
+            raise FedmixError(f"the federation failed: {_why(work, errors, rounds.count)}")
+        return summary
 
 
 def _new_attempt(folder: Path) -> Path:
@@ -182,12 +183,7 @@ class NewLines:
 
 
 def _why(work: Path, errors: list[str], rounds: int) -> str:
-    """Return why the server app ended: its last error, a full disk, or that it was killed."""
-    logs = sorted(work.glob("*.log"))
-    if shutil.disk_usage(work).free == 0 or any(
-        words in path.read_text(errors="replace") for path in logs for words in FULL
-    ):
-        return f"the disk of {work} is full; make room, and {GOES_ON}"
+    """Return why the server app ended: its last error, or that it was killed."""
     if errors:
         return errors[-1].removeprefix("ERROR ")
     after = f"after round {rounds}" if rounds else "before the first round"
@@ -195,3 +191,16 @@ def _why(work: Path, errors: list[str], rounds: int) -> str:
         f"its server ended {after} without saying why, as if it had been killed; {GOES_ON}; the "
         f"logs are in {work}"
     )
+
+
+@contextmanager
+def _told_if_full(work: Path) -> Iterator[None]:
+    """Tell of a full disk in the place of what it led to; Flower's programs do not."""
+    try:
+        yield
+    except (FedmixError, OSError) as error:
+        logs = [path.read_text(errors="replace") for path in work.glob("*.log")]
+        full = shutil.disk_usage(work).free == 0
+        if full or any(words in log for log in logs for words in FULL):
+            raise FedmixError(f"the disk of {work} is full; make room, and {GOES_ON}") from error
+        raise

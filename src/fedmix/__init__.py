@@ -4,8 +4,12 @@ Names are imported when they are first used, so that the command line starts wit
 torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError("fedmix runs on Linux and macOS; on Windows, use it in WSL")
 
 if TYPE_CHECKING:
     from fedmix import data, exchange, models, privacy, report

@@ -30,7 +30,7 @@ from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
 from fedmix.flower.wire import Presence, Rejected
 from fedmix.training.aggregation import Updates, average
-from fedmix.training.checks import check_objective
+from fedmix.training.checks import check_objective, check_server_step
 from fedmix.training.draws import choose_clients
 from fedmix.training.known import Memory
 from fedmix.training.rounds import Rounds
@@ -86,6 +86,7 @@ class Remote(Rounds):
         model = task.model(tests)
         check_objective(task.objective, model, tests)
         server = task.experiment.build_server()
+        check_server_step(server, model)
         super().__init__(
             model, task.objective, training, tests, exchange, server, seed, device, settings.clients
         )  # fmt: skip

@@ -188,7 +188,7 @@ class RunFolder:
         privacy(federation)  # a missing package fails now, not after the last round
         saved = self.checkpoint.load()
         if saved is None:
-            where = environment(federation.device, command)
+            where = environment(federation.device, command) | federation.versions()
             write_whole(self.folder / "environment.json", as_json(where))
             write_whole(self.folder / "clients.json", clients_of(federation))
             write_whole(self.folder / "metrics.jsonl", b"")

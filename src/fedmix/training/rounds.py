@@ -162,6 +162,10 @@ class Rounds:
         """Return what is known of the clients' data: number of classes, sizes, counts by class."""
         raise NotImplementedError
 
+    def versions(self) -> dict[str, str]:
+        """Return versions of software, besides this process's own, that the run depends on."""
+        return {}
+
     def sizes(self) -> Array:
         """Return the number of samples of each client, as far as it is known."""
         return self.data.clients.sizes

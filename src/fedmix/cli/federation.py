@@ -1,5 +1,6 @@
-"""`fedmix federation run` and `keys`."""
+"""`fedmix federation run`, `keys` and `check`."""
 
+import logging
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import ClickException
 
 from fedmix.cli import options
 from fedmix.core.errors import BadInput
@@ -156,6 +158,58 @@ def keys(
         (f"{made.node(0).with_suffix('.pub')} ...", "to the server, which registers them"),
     ):
         console(sys.stdout).print(f"{files}  {about}", soft_wrap=True)
+
+
+@app.command(
+    epilog="Example:  fedmix federation check my-app --node 'partition-id=0 data=\"/srv/digits\"' "
+    "--nodes-only"
+)
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="APP", help="The folder of the Flower app.")],
+    node: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONFIG",
+            help="A node's --node-config, whose data and policy are here; repeatable.",
+        ),
+    ] = None,
+    run_config: Annotated[
+        str, typer.Option(metavar="CONFIG", help="As for flwr run: settings for this run.")
+    ] = "",
+    keys_folder: Annotated[
+        Path | None, typer.Option("--keys", help="A folder of certificates and keys.")
+    ] = None,
+    nodes_only: Annotated[
+        bool, typer.Option("--nodes-only", help="The server's samples are not here.")
+    ] = False,
+) -> None:
+    """Tell what would fail in a federation: versions, settings, data, policies, keys.
+
+    Nothing is sent, and nothing leaves this machine.
+    """
+    _check_flower()
+    from flwr.common.config import parse_config_args
+
+    from fedmix.flower.check import findings
+    from fedmix.runs.progress import console
+
+    def parsed(text: str) -> dict[str, Any]:
+        try:
+            return dict(parse_config_args([text]))
+        except (ValueError, ClickException) as error:
+            raise BadInput(
+                f"{text!r:.80} is no configuration; write key=value key=value"
+            ) from error
+
+    logging.getLogger("fedmix.flower").addHandler(logging.NullHandler())  # what it says is shown
+    wrong = 0
+    nodes = [parsed(text) for text in node or []]
+    for one in findings(folder, parsed(run_config), nodes, keys_folder, server=not nodes_only):
+        wrong += not one.holds
+        mark = "ok  " if one.holds else "FAIL"
+        console(sys.stdout).print(f"{mark} {one.what}: {one.said}", soft_wrap=True)
+    if wrong:
+        raise BadInput(f"{wrong} of these would fail; mend them before the federation runs")
 
 
 def _check_flower() -> None:

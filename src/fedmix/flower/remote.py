@@ -30,6 +30,7 @@ from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
 from fedmix.flower.terms import Terms, experiment_id
 from fedmix.flower.wire import Rejected
+from fedmix.models.functional import Model
 from fedmix.training.aggregation import Updates, average
 from fedmix.training.checks import check_objective, check_server_step
 from fedmix.training.draws import choose_clients
@@ -37,6 +38,33 @@ from fedmix.training.known import Memory
 from fedmix.training.rounds import Rounds
 
 log = logging.getLogger("fedmix.flower")
+
+
+def prepared(
+    task: Task, settings: Settings, config: Mapping[str, Any]
+) -> tuple[FederatedData, Model, torch.device]:
+    """Check the server's side of a task, and return its samples, its model and its device.
+
+    Raises:
+        BadInput: The settings do not fit the number of clients, or the samples, the model, the
+            objective, the server step or the device do not work.
+    """
+    tests = _held_out(task.held_out(config))
+    if task.training.clients_per_round > settings.clients:
+        raise BadInput(
+            f"training.clients_per_round={task.training.clients_per_round} is more than the "
+            f"{settings.clients} clients"
+        )
+    how = task.exchange
+    if how is not None and how.secure and how.average > settings.clients:
+        raise BadInput(
+            f"exchange.average={how.average} clients are in a sum, and there are "
+            f"{settings.clients} clients; lower it"
+        )
+    device, model = device_named(task.experiment.engine.device), task.model(tests)
+    check_objective(task.objective, model, tests)
+    check_server_step(task.experiment.build_server(), model)
+    return tests, model, device
 
 
 class Remote(Rounds):
@@ -65,21 +93,8 @@ class Remote(Rounds):
         config: Mapping[str, Any],
         releases: Path | None = None,
     ) -> None:
-        tests = _held_out(task.held_out(config))
+        tests, model, device = prepared(task, settings, config)
         training, seed, how = task.training, task.experiment.seed, task.exchange
-        if training.clients_per_round > settings.clients:
-            raise BadInput(
-                f"training.clients_per_round={training.clients_per_round} is more than the "
-                f"{settings.clients} clients"
-            )
-        if how is not None and how.secure and how.average > settings.clients:
-            raise BadInput(
-                f"exchange.average={how.average} clients are in a sum, and there are "
-                f"{settings.clients} clients; lower it"
-            )
-        device = device_named(task.experiment.engine.device)
-        model = task.model(tests)
-        check_objective(task.objective, model, tests)
         self.post = Post(grid, settings.at_once)
         terms = Terms.of(tests, experiment_id(how, task.experiment.identity))
         self.roster = Roster(
@@ -94,7 +109,6 @@ class Remote(Rounds):
             else None
         )  # fmt: skip
         server = task.experiment.build_server()
-        check_server_step(server, model)
         super().__init__(
             model, task.objective, training, tests, exchange, server, seed, device, settings.clients
         )  # fmt: skip

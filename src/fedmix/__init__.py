@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedmix.experiment import presets
     from fedmix.experiment.spec import Experiment
     from fedmix.objectives import (
+        Balance,
         ClientState,
         FedLC,
         FedMix,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         Needs,
         Objective,
         Proximal,
+        RestrictedMix,
         Scaffold,
         Supervised,
     )
@@ -49,8 +51,8 @@ __version__ = "0.1.0"
 
 _ERRORS = "BadInput ClientFailure Collapsed DataError Diverged FedmixError FedmixWarning"
 _OBJECTIVES = (
-    "ClientState FedLC FedMix FedRS GlobalMix Hidden LocalMix NaiveMix Needs Objective Proximal "
-    "Scaffold Supervised"
+    "Balance ClientState FedLC FedMix FedRS GlobalMix Hidden LocalMix NaiveMix Needs Objective "
+    "Proximal RestrictedMix Scaffold Supervised"
 )
 _HOME = {
     "core.errors": _ERRORS.split(),
@@ -71,11 +73,11 @@ _MODULES = {
 }  # fmt: skip
 
 __all__ = [
-    "BadInput", "ClientFailure", "ClientState", "Collapsed", "DataError", "Diverged", "Exchange",
+    "BadInput", "Balance", "ClientFailure", "ClientState", "Collapsed", "DataError", "Diverged", "Exchange",
     "Experiment", "FedAdam", "FedAvg", "FedAvgM", "FedLC", "FedMix", "FedRS", "FedYogi",
     "Federation", "FedmixError", "FedmixWarning", "GlobalMix", "Hidden", "LocalMix", "NaiveMix",
-    "Needs", "Objective", "Proximal", "Round", "Run", "Scaffold", "Sequential", "ServerStep",
-    "Supervised", "Training", "Vectorised",
+    "Needs", "Objective", "Proximal", "RestrictedMix", "Round", "Run", "Scaffold", "Sequential",
+    "ServerStep", "Supervised", "Training", "Vectorised",
     "data", "exchange", "losses", "models", "presets", "privacy", "record", "report",
 ]  # fmt: skip
 

@@ -14,7 +14,17 @@ from fedmix.core.types import Batch, Params
 from fedmix.core.validation import number, one_of
 from fedmix.models.functional import Model
 from fedmix.objectives.algorithm import Algorithm, algorithm, objective
-from fedmix.objectives.base import MeansPer, Needs, Objective, batch_mean, ratio, received
+from fedmix.objectives.base import (
+    MeansPer,
+    Needs,
+    Objective,
+    batch_mean,
+    beside,
+    mixing,
+    ratio_or_beta,
+    ratio_per,
+    received,
+)
 
 
 @objective("fedmix", "global mixup from means, by a Taylor expansion", exchange={})
@@ -30,21 +40,25 @@ class FedMix(Objective):
     1's. `expand="logits"` expands the logits instead, z = f(x') + λ·∂f/∂x·x̄, and keeps the loss
     exact, (1−λ)·ℓ(z, y) + λ·ℓ(z, ȳ): the same to O(λ²), but bounded below. `third` multiplies the
     derivative, to measure its effect: 0 leaves it out, and 1/B is its size if it is averaged over
-    the batch twice.
+    the batch twice. With `expand="logits"`, `alpha` has λ drawn from Beta(α, α), instead of a fixed
+    `lam`: for each batch, or with `lam_per="sample"` for each sample.
 
     Raises:
         BadInput: A setting is outside its range, or `scale="algorithm"` is given with
-            `expand="logits"`.
+            `expand="logits"`, or `alpha` without it.
     """
 
-    lam: float
+    lam: float | None = None
     scale: Literal["proposition", "algorithm"] = "proposition"
     expand: Literal["loss", "logits"] = "loss"
     per: MeansPer = "batch"
     third: float = 1.0
+    alpha: float | None = None
+    lam_per: MeansPer = "batch"
 
     def __post_init__(self) -> None:
-        ratio("FedMix", self.lam)
+        ratio_or_beta("FedMix", self.lam, self.alpha)
+        ratio_per("FedMix", self.alpha, self.lam_per)
         one_of("FedMix: scale", self.scale, "proposition", "algorithm")
         one_of("FedMix: expand", self.expand, "loss", "logits")
         one_of("FedMix: per", self.per, "batch", "sample")
@@ -55,17 +69,22 @@ class FedMix(Objective):
                 "FedMix: scale='algorithm' speaks of the loss expansion; with expand='logits' "
                 "leave scale out"
             )
+        if self.alpha is not None and self.expand == "loss":
+            raise BadInput(
+                f"FedMix: alpha={self.alpha} draws large λ too, at which the expanded loss has no "
+                "lower bound; give expand='logits'"
+            )
 
     @property
     def needs(self) -> Needs:
-        return Needs(means=self.per)
+        return Needs(means=self.per, alpha=self.alpha, each=self.lam_per == "sample")
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
-        lam, loss, (mean_x, mean_y) = self.lam, model.loss, received(batch)
-        x = (1 - lam) * batch.x
+        lam, loss, (mean_x, mean_y) = mixing(batch, self.lam), model.loss, received(batch)
+        x = (1 - beside(lam, batch.x)) * batch.x
         logits, tangent = model.along(params, x, mean_x, batch.key)
         if self.expand == "logits":
-            z = logits + self.third * lam * tangent
+            z = logits + self.third * beside(lam, logits) * tangent
             return batch_mean((1 - lam) * loss(z, batch.y) + lam * loss(z, mean_y), batch.mask)
         own, slope = jvp(lambda z: loss(z, batch.y), (logits,), (tangent,))[:2]
         weight = self.third * (lam if self.scale == "proposition" else lam * (1 - lam))

@@ -73,8 +73,8 @@ _MODULES = {
 }  # fmt: skip
 
 __all__ = [
-    "BadInput", "Balance", "ClientFailure", "ClientState", "Collapsed", "DataError", "Diverged", "Exchange",
-    "Experiment", "FedAdam", "FedAvg", "FedAvgM", "FedLC", "FedMix", "FedRS", "FedYogi",
+    "BadInput", "Balance", "ClientFailure", "ClientState", "Collapsed", "DataError", "Diverged",
+    "Exchange", "Experiment", "FedAdam", "FedAvg", "FedAvgM", "FedLC", "FedMix", "FedRS", "FedYogi",
     "Federation", "FedmixError", "FedmixWarning", "GlobalMix", "Hidden", "LocalMix", "NaiveMix",
     "Needs", "Objective", "Proximal", "RestrictedMix", "Round", "Run", "Scaffold", "Sequential",
     "ServerStep", "Supervised", "Training", "Vectorised",

@@ -26,7 +26,8 @@ class ClientPlan(NamedTuple):
     (S,) seed dropout. The others are None unless the objective needs them: `means` (S, 1 or B) are
     entries of the pool, `partners` (S, B) are positions in the client's own data or in that of all
     clients one after another, `lam` (S,) or (S, B) are mixing ratios, `crops` and
-    `partner_crops` (S, B, 3) are row, column and flip. A plan of several clients has an axis of slots after that of steps.
+    `partner_crops` (S, B, 3) are row, column and flip. A plan of several clients has an axis of
+    slots after that of steps.
     """
 
     rows: Array

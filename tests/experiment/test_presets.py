@@ -28,6 +28,8 @@ SENDS_MEANS = {
     "fedmix+prox",
     "hidden-fedmix",
     "hidden-naivemix+prox",
+    "restrictedmix",
+    "balance",
 }
 
 

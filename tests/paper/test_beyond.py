@@ -42,7 +42,7 @@ def test_every_cell_is_an_experiment_of_its_own_on_the_same_clients() -> None:
     assert (few.exchange.m, few.exchange.cutoff) == (5, 5)
     assert (few.objective.lam, few.objective.alpha, few.objective.per) == (None, 1.0, "sample")
     assert cells["normalised", "digits"].model.normalise
-    assert cells["fedadam", "cifar10"].server.name == "fedadam"
+    assert cells["fedadam", "classes"].server.name == "fedadam"
 
 
 def three(differences: tuple[float, float, float], name: str) -> Difference:

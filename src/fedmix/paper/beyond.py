@@ -153,7 +153,7 @@ TABLE = PaperTable(
     source="",
     rows=ROWS,
     columns=(
-        Part("cifar10", "CIFAR-10, 2 classes", "cifar10", settings=CIFAR),
+        Part("classes", "CIFAR-10, 2 classes", "cifar10", settings=CIFAR),
         Part(
             "dirichlet",
             "CIFAR-10, Dirichlet 0.2",

@@ -1,6 +1,6 @@
 """The paper's tables and figures: the paper's numbers, and the experiments that reproduce them.
 
-`beyond` is a table of this project's own.
+`beyond` and `frontier` are tables of this project's own.
 
 >>> table = TABLES["epochs"]
 >>> table.number("fedmix", "5"), table.experiment("fedmix", "5").training.epochs
@@ -17,6 +17,7 @@ from fedmix.paper import (
     cutoff,
     dirichlet,
     epochs,
+    frontier,
     hidden,
     localaccuracy,
     localdata,
@@ -41,7 +42,7 @@ _MODULES = (
     hidden, epochs, cost, cutoff, localaccuracy, noise, serveraverage, split, naiveratio, dirichlet,
 )  # fmt: skip
 TABLES: dict[str, PaperTable] = {module.TABLE.name: module.TABLE for module in _MODULES}
-STUDIES = TABLES | {beyond.TABLE.name: beyond.TABLE}
+STUDIES = TABLES | {t.name: t for t in (beyond.TABLE, frontier.TABLE)}
 """The paper's tables, and those that are not the paper's."""
 
 

@@ -13,11 +13,24 @@ from fedmix.paper.meansize import averaged
 SIZES = (1, 2, 5, 10, 20)  # M; a client also may send one mean of all its samples
 DRAWN = {"objective.lam": None, "objective.alpha": 1.0, "objective.per": "sample"}
 LOGITS = {**DRAWN, "objective.expand": "logits"}
+SHORT: dict[str, Any] = {
+    "training.epochs": 2,
+    "rounds": 80,
+    "evaluate_every": 2,
+    "target": None,
+}
 CIFAR: dict[str, Any] = {
     "data.local_share": 0.3,
     "data.augment": False,
     "model.name": "cnn",
     "model.initialise": "he",
+}
+# All of the data: there are 500 images of a class.
+CIFAR100: dict[str, Any] = {
+    **CIFAR,
+    "data.local_share": 1.0,
+    "data.clients": 60,
+    "training.clients_per_round": 15,
 }
 
 
@@ -160,7 +173,14 @@ TABLE = PaperTable(
             "cifar10",
             settings={**CIFAR, "data.partition": "dirichlet", "data.alpha": 0.2},
         ),
+        Part("cifar100", "CIFAR-100, 20 classes", "cifar100", settings=CIFAR100),
         Part("femnist", "FEMNIST", "femnist", settings={"engine.compile": None}),
+        Part(
+            "femnist-long",
+            "FEMNIST, 300 rounds",
+            "femnist",
+            settings={"engine.compile": None, "rounds": 300},
+        ),
         Part("digits", "digits, 2 classes", "digits", settings={"data.local_share": 0.3}),
     ),
     paper={},
@@ -169,12 +189,7 @@ TABLE = PaperTable(
         "says otherwise.",
         "A client with fewer than M samples sends no mean.",
     ),
-    settings={
-        "training.epochs": 2,
-        "rounds": 80,
-        "evaluate_every": 2,
-        "target": None,
-    },
+    settings=SHORT,
     score="late",
     pairs=tuple(
         (row.name, other)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         GlobalMix,
         Hidden,
         LocalMix,
+        MeanMix,
         NaiveMix,
         Needs,
         Objective,
@@ -51,8 +52,8 @@ __version__ = "0.1.0"
 
 _ERRORS = "BadInput ClientFailure Collapsed DataError Diverged FedmixError FedmixWarning"
 _OBJECTIVES = (
-    "Balance ClientState FedLC FedMix FedRS GlobalMix Hidden LocalMix NaiveMix Needs Objective "
-    "Proximal RestrictedMix Scaffold Supervised"
+    "Balance ClientState FedLC FedMix FedRS GlobalMix Hidden LocalMix MeanMix NaiveMix Needs "
+    "Objective Proximal RestrictedMix Scaffold Supervised"
 )
 _HOME = {
     "core.errors": _ERRORS.split(),
@@ -75,9 +76,9 @@ _MODULES = {
 __all__ = [
     "BadInput", "Balance", "ClientFailure", "ClientState", "Collapsed", "DataError", "Diverged",
     "Exchange", "Experiment", "FedAdam", "FedAvg", "FedAvgM", "FedLC", "FedMix", "FedRS", "FedYogi",
-    "Federation", "FedmixError", "FedmixWarning", "GlobalMix", "Hidden", "LocalMix", "NaiveMix",
-    "Needs", "Objective", "Proximal", "RestrictedMix", "Round", "Run", "Scaffold", "Sequential",
-    "ServerStep", "Supervised", "Training", "Vectorised",
+    "Federation", "FedmixError", "FedmixWarning", "GlobalMix", "Hidden", "LocalMix", "MeanMix",
+    "NaiveMix", "Needs", "Objective", "Proximal", "RestrictedMix", "Round", "Run", "Scaffold",
+    "Sequential", "ServerStep", "Supervised", "Training", "Vectorised",
     "data", "exchange", "losses", "models", "presets", "privacy", "record", "report",
 ]  # fmt: skip
 

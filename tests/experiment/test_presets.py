@@ -30,6 +30,7 @@ SENDS_MEANS = {
     "hidden-naivemix+prox",
     "restrictedmix",
     "balance",
+    "meanmix",
 }
 
 

@@ -41,6 +41,7 @@ class Shifted(Plain):
         ({"name": "naivemix", "lam": 0.2, "per": "sample"}, {"m": "all"}),
         ({"name": "naivemix", "alpha": 0.5, "per": "sample", "lam_per": "sample"}, {"m": 4}),
         ({"name": "restrictedmix", "alpha": 1.0}, {"m": 4}),
+        ({"name": "meanmix"}, {"m": 4}),
         ({"name": "balance", "lam": 0.1}, {"m": 4}),
         (FEDMIX, {"m": 4, "clip": 2.0}),
         (FEDMIX | {"layer": 1}, {"m": 4}),

@@ -7,8 +7,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmix import BadInput, Balance, FedMix, NaiveMix, Objective, RestrictedMix, losses
+from fedmix import (
+    BadInput,
+    Balance,
+    FedMix,
+    MeanMix,
+    NaiveMix,
+    Objective,
+    RestrictedMix,
+    losses,
+)
 from fedmix.core.types import Batch, Params
+from fedmix.experiment.presets import experiment
 from fedmix.models import Model
 from fedmix.objectives.balance import balance
 from fedmix.training.engines import Sequential, Vectorised
@@ -21,6 +31,7 @@ OBJECTIVES: dict[str, Objective] = {
     "drawn-each-one-mean": NaiveMix(alpha=0.5, lam_per="sample"),
     "drawn-logits": FedMix(alpha=2.0, expand="logits"),
     "drawn-logits-each": FedMix(alpha=1.0, expand="logits", per="sample", lam_per="sample"),
+    "meanmix": MeanMix(),
     "restricted": RestrictedMix(0.1),
     "restricted-drawn-each": RestrictedMix(alpha=1.0, per="sample", lam_per="sample"),
     "balance": balance(),
@@ -82,6 +93,36 @@ def test_a_drawn_ratio_is_used_like_a_fixed_one() -> None:
         assert one == pytest.approx(other, abs=1e-7)
 
 
+def test_meanmix_by_hand() -> None:
+    """f(x) = 2x and ½f² − f·y, λ = ¼: (1, 3) with its mean (2, 1) is at 1¼, f = 2.5, and has
+    ¾·(3.125 − 7.5) + ¼·(3.125 − 2.5) = −3.125; (2, 1) with (−2, 4) is at 1, f = 2, and has
+    ¾·(2 − 2) + ¼·(2 − 8) = −1.5. The third is padding.
+    """
+    model = Model(nn.Linear(1, 1, bias=False), losses.squared_error)
+    params = {"weight": tensor([2.0])}
+    batch = Batch(
+        tensor([1.0], [2.0], [7.0]), tensor([3.0], [1.0], [9.0]), tensor(1.0, 1.0, 0.0),
+        torch.tensor(0), mean_x=tensor([2.0], [-2.0], [5.0]), mean_y=tensor([1.0], [4.0], [5.0]),
+        lam=torch.tensor(0.25, dtype=torch.float64),
+    )  # fmt: skip
+    value = float(MeanMix()(model, params, params, batch))
+    assert value == pytest.approx(-2.3125, abs=1e-12)
+
+
+def test_meanmix_is_naivemix_with_these_settings() -> None:
+    """The same draws, so the same weights to the bit."""
+    named = experiment("digits", "meanmix", seed=1)
+    assert (named.exchange.m, named.exchange.cutoff) == (5, 5)
+    settings = {"objective.lam": None, "objective.alpha": 1.0, "objective.per": "sample"}
+    settings |= {"exchange.m": 5, "exchange.cutoff": 5}
+    plain = experiment("digits", "naivemix", seed=1).with_settings(settings)
+    runs = [e.federation() for e in (named, plain)]
+    for run in runs:
+        list(run.run(1))
+    for name, value in runs[0].params.items():
+        assert torch.equal(value, runs[1].params[name])
+
+
 def test_the_rule_of_fedrs_is_for_own_labels_only() -> None:
     """λ = ¼: x̃ = ¾·(0.4, −1, 2) + ¼·(1.2, 1, −2) = (0.6, −0.5, 1), of which the third is halved
     for the own label, since the client has none of that class.
@@ -141,6 +182,7 @@ def test_the_compiled_step_agrees() -> None:
         (lambda: FedMix(alpha=1.0), "no lower bound; give expand='logits'"),
         (lambda: RestrictedMix(0.1, scale=2.0), r"RestrictedMix: scale=2.0 is outside \[0, 1\]"),
         (lambda: RestrictedMix(), "RestrictedMix: give either alpha"),
+        (lambda: MeanMix(alpha=0.0), "MeanMix: alpha=0.0 must be positive"),
         (lambda: Balance(-1.0), "Balance: weight=-1.0 must be 0 or more"),
     ],
 )

@@ -7,6 +7,7 @@ from fedmix.objectives.fedlc import FedLC
 from fedmix.objectives.fedmix import FedMix
 from fedmix.objectives.fedrs import FedRS
 from fedmix.objectives.hidden import Hidden
+from fedmix.objectives.meanmix import MeanMix
 from fedmix.objectives.mixup import GlobalMix, LocalMix
 from fedmix.objectives.naivemix import NaiveMix
 from fedmix.objectives.proximal import Proximal
@@ -28,6 +29,7 @@ __all__ = [
     "GlobalMix",
     "Hidden",
     "LocalMix",
+    "MeanMix",
     "NaiveMix",
     "Needs",
     "Objective",

@@ -59,7 +59,9 @@ TABLE = Frontier(
     source="",
     rows=(
         *variants("drawn", "NaiveMix, λ drawn", "naivemix", {**DRAWN, **clipped(30.0)}, *SIZES),
-        *variants("dim", "NaiveMix, λ drawn, clip 10", "naivemix", {**DRAWN, **clipped(10.0)}, *SIZES),
+        *variants(
+            "dim", "NaiveMix, λ drawn, clip 10", "naivemix", {**DRAWN, **clipped(10.0)}, *SIZES
+        ),
         *variants("naivemix", "NaiveMix, λ = 0.1", "naivemix", {**FIXED, **clipped(30.0)}, *SIZES),
     ),
     columns=(

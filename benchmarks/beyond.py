@@ -263,11 +263,12 @@ def filled(page: str, store: Store) -> str:
 
 
 def best(store: Store, uses: Sequence[str], epsilon: str) -> tuple[float, float, str] | None:
-    """Return mean, deviation and row of the best size of means at an ε."""
+    """Return mean, deviation and row of the best size of means at an ε, of three seeds or more."""
     found = []
     for row in FRONTIER:
-        spread = cell(store, epsilon, row, "frontier").spread
-        if row.rpartition("-")[0] in uses and spread.mean is not None:
+        of = cell(store, epsilon, row, "frontier")
+        spread = of.spread
+        if row.rpartition("-")[0] in uses and len(of.results) > 2 and spread.mean is not None:
             found.append((spread.mean, spread.deviation or 0.0, row))
     return max(found, default=None)
 
@@ -288,8 +289,8 @@ def draw(store: Store, path: Path) -> None:
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.subplots()
     at = [float(e) for e in EPSILONS if e != "none"]
-    for (uses, title), colour in zip(
-        ((("drawn", "dim"), "λ drawn"), (("naivemix",), "λ = 0.1")), COLOURS, strict=False
+    for (uses, title, below), colour in zip(
+        ((("drawn", "dim"), "λ drawn", -11), (("naivemix",), "λ = 0.1", 5)), COLOURS, strict=False
     ):
         points = [best(store, uses, e) for e in EPSILONS if e != "none"]
         known = [(x, p) for x, p in zip(at, points, strict=True) if p is not None]
@@ -304,8 +305,8 @@ def draw(store: Store, path: Path) -> None:
         )
         for x, (mean, _, row) in known:
             axes.annotate(
-                f"M = {row.rpartition('-')[2]}", (x, mean), (0, 6), color=colour,
-                textcoords="offset points", fontsize=7, ha="center",
+                f"M = {row.rpartition('-')[2]}", (x, mean), (5, below), color=colour,
+                textcoords="offset points", fontsize=7,
             )  # fmt: skip
     for (row, title), colour in zip(ENDS, COLOURS[2:], strict=False):
         mean = cell(store, "classes", row).spread.mean

@@ -10,7 +10,8 @@ from fedmix.core.types import Batch, Params
 from fedmix.core.validation import number
 from fedmix.models.functional import Model
 from fedmix.objectives.algorithm import objective
-from fedmix.objectives.base import Needs, batch_mean, beside, mixing, received
+from fedmix.objectives.base import Needs, batch_mean, mixing, received
+from fedmix.objectives.mixup import mixed
 from fedmix.objectives.naivemix import NaiveMix
 
 
@@ -40,7 +41,6 @@ class RestrictedMix(NaiveMix):
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
         assert batch.counts is not None
         lam, (mean_x, mean_y) = mixing(batch, self.lam), received(batch)
-        at = beside(lam, batch.x)
-        logits = model(params, (1 - at) * batch.x + at * mean_x, batch.key)
+        logits = model(params, mixed(batch.x, mean_x, lam), batch.key)
         own = model.loss(logits * torch.where(batch.counts > 0, 1.0, self.scale), batch.y)
         return batch_mean((1 - lam) * own + lam * model.loss(logits, mean_y), batch.mask)

@@ -288,11 +288,11 @@ def draw(store: Store, path: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "fedmix"
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.subplots()
-    at = [float(e) for e in EPSILONS if e != "none"]
-    for (uses, title, below), colour in zip(
-        ((("drawn", "dim"), "λ drawn", -11), (("naivemix",), "λ = 0.1", 5)), COLOURS, strict=False
+    at = [2e4 if e == "none" else float(e) for e in EPSILONS]
+    for (uses, title), colour in zip(
+        ((("drawn", "dim"), "λ drawn"), (("naivemix",), "λ = 0.1")), COLOURS, strict=False
     ):
-        points = [best(store, uses, e) for e in EPSILONS if e != "none"]
+        points = [best(store, uses, e) for e in EPSILONS]
         known = [(x, p) for x, p in zip(at, points, strict=True) if p is not None]
         axes.errorbar(
             [x for x, _ in known],
@@ -301,20 +301,24 @@ def draw(store: Store, path: Path) -> None:
             marker="o",
             color=colour,
             capsize=3,
-            label=f"NaiveMix, {title}, best M",
+            label=f"NaiveMix, {title}, best M: all, unless named",
         )
         for x, (mean, _, row) in known:
+            if row.endswith("all"):
+                continue
             axes.annotate(
-                f"M = {row.rpartition('-')[2]}", (x, mean), (5, below), color=colour,
-                textcoords="offset points", fontsize=7,
+                f"M = {row.rpartition('-')[2]}", (x, mean), (-5, 5), color=colour,
+                textcoords="offset points", fontsize=7, ha="right",
             )  # fmt: skip
     for (row, title), colour in zip(ENDS, COLOURS[2:], strict=False):
         mean = cell(store, "classes", row).spread.mean
         assert mean is not None
         axes.axhline(mean, color=colour, linestyle="--", linewidth=1)
-        axes.annotate(title, (at[0], mean), (0, 3), textcoords="offset points", color=colour,
+        axes.annotate(title, (at[0], mean), (0, -10 if row == "globalmix" else 3), textcoords="offset points", color=colour,
                       fontsize=8)  # fmt: skip
     axes.set_xscale("log")
+    axes.set_xticks(at, ["no noise" if e == "none" else e for e in EPSILONS])
+    axes.minorticks_off()
     axes.set_xlabel("ε of the means (δ = 1e-5, one sample replaced)")
     axes.set_ylabel("test accuracy, %")
     axes.grid(alpha=0.25)

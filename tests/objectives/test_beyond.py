@@ -112,6 +112,7 @@ def test_meanmix_by_hand() -> None:
 def test_meanmix_is_naivemix_with_these_settings() -> None:
     """The same draws, so the same weights to the bit."""
     named = experiment("digits", "meanmix", seed=1)
+    assert named.exchange is not None
     assert (named.exchange.m, named.exchange.cutoff) == (5, 5)
     settings = {"objective.lam": None, "objective.alpha": 1.0, "objective.per": "sample"}
     settings |= {"exchange.m": 5, "exchange.cutoff": 5}

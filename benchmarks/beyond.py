@@ -314,8 +314,10 @@ def draw(store: Store, path: Path) -> None:
         mean = cell(store, "classes", row).spread.mean
         assert mean is not None
         axes.axhline(mean, color=colour, linestyle="--", linewidth=1)
-        axes.annotate(title, (at[0], mean), (0, -10 if row == "globalmix" else 3), textcoords="offset points", color=colour,
-                      fontsize=8)  # fmt: skip
+        above = -10 if row == "globalmix" else 3
+        axes.annotate(
+            title, (at[0], mean), (0, above), color=colour, textcoords="offset points", fontsize=8
+        )
     axes.set_xscale("log")
     axes.set_xticks(at, ["no noise" if e == "none" else e for e in EPSILONS])
     axes.minorticks_off()

@@ -40,6 +40,8 @@ SAYS = {
     "objective.third": "Factor of ℓ3: 1 is its right size, 0 leaves it out.",
     "objective.scale": "How ℓ3 is weighted: λ, as in the paper's proposition, or λ(1−λ), as in its "
     "algorithm.",
+    "objective.lam_per": "A drawn λ for a whole batch, or one for each sample.",
+    "objective.weight": "Weight of the term that asks for uniform outputs at means.",
     "objective.expand": "Expand the `loss`, as the paper does, or the `logits`, which cannot "
     "diverge.",
     "training.clients_per_round": "K, the number of clients that train in a round.",
@@ -60,6 +62,11 @@ SAYS = {
     "on a CPU. It is not part of a run's name and may change when a run continues; weights may "
     "then differ by rounding.",
 }
+# For one objective alone, where others have another setting of the same name.
+SAYS |= {
+    f"{objective}.alpha": "λ is drawn from Beta(alpha, alpha); 1 draws it uniformly."
+    for objective in ("naivemix", "fedmix", "restrictedmix", "balance")
+} | {"restrictedmix.scale": "Factor of the outputs of classes that the client lacks."}
 ABOUT = {
     "": "These stand at the top of a file, before any section.",
     "data": "The data set, and how it is dealt out to clients. `data.name` chooses one; `own` is "
@@ -94,7 +101,9 @@ def settings_tables() -> str:
     from fedmix.experiment import spec
 
     every = list(spec.settings())
-    unknown = SAYS.keys() - {path for path, *_ in every}
+    known = {path for path, *_ in every}
+    known |= {f"{of}.{path.rpartition('.')[2]}" for path, _, _, of in every}
+    unknown = SAYS.keys() - known
     if unknown:
         raise ValueError(
             f"docs/hooks.py explains settings that do not exist: {', '.join(sorted(unknown))}"
@@ -123,8 +132,8 @@ def settings_tables() -> str:
             for path, kind, default, of in every:
                 if path.rpartition(".")[0] == section and of == name:
                     lines.append(
-                        f"| `{path}`<br>{_kind(kind)}{_default(default)} | {_explain(path, build)} "
-                        "|"
+                        f"| `{path}`<br>{_kind(kind)}{_default(default)} | "
+                        f"{_explain(path, name, build)} |"
                     )
             lines.append("")
     return "\n".join(lines)
@@ -195,10 +204,12 @@ def _summary(build: Callable[..., Any] | None) -> str:
     return " ".join((inspect.getdoc(build) or "").split("\n\n")[0].split())
 
 
-def _explain(path: str, build: Callable[..., Any] | None) -> str:
+def _explain(path: str, name: str, build: Callable[..., Any] | None) -> str:
     field = path.rpartition(".")[2]
-    said = SAYS.get(path) or next(
-        (f"{s[0].upper()}{s[1:]}." for s in _sentences(build) if f"`{field}`" in s), None
+    said = (
+        SAYS.get(f"{name}.{field}")
+        or SAYS.get(path)
+        or next((f"{s[0].upper()}{s[1:]}." for s in _sentences(build) if f"`{field}`" in s), None)
     )
     if said is None:
         raise ValueError(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedmix.experiment import presets
     from fedmix.experiment.spec import Experiment
     from fedmix.objectives import (
+        Balance,
         ClientState,
         FedLC,
         FedMix,
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
         GlobalMix,
         Hidden,
         LocalMix,
+        MeanMix,
         NaiveMix,
         Needs,
         Objective,
         Proximal,
+        RestrictedMix,
         Scaffold,
         Supervised,
     )
@@ -53,8 +56,8 @@ __version__ = "0.1.0"
 
 _ERRORS = "BadInput ClientFailure Collapsed DataError Diverged FedmixError FedmixWarning"
 _OBJECTIVES = (
-    "ClientState FedLC FedMix FedRS GlobalMix Hidden LocalMix NaiveMix Needs Objective Proximal "
-    "Scaffold Supervised"
+    "Balance ClientState FedLC FedMix FedRS GlobalMix Hidden LocalMix MeanMix NaiveMix Needs "
+    "Objective Proximal RestrictedMix Scaffold Supervised"
 )
 _HOME = {
     "core.errors": _ERRORS.split(),
@@ -75,11 +78,11 @@ _MODULES = {
 }  # fmt: skip
 
 __all__ = [
-    "BadInput", "ClientFailure", "ClientState", "Collapsed", "DataError", "Diverged", "Exchange",
-    "Experiment", "FedAdam", "FedAvg", "FedAvgM", "FedLC", "FedMix", "FedRS", "FedYogi",
-    "Federation", "FedmixError", "FedmixWarning", "GlobalMix", "Hidden", "LocalMix", "NaiveMix",
-    "Needs", "Objective", "Proximal", "Round", "Run", "Scaffold", "Sequential", "ServerStep",
-    "Supervised", "Training", "Vectorised",
+    "BadInput", "Balance", "ClientFailure", "ClientState", "Collapsed", "DataError", "Diverged",
+    "Exchange", "Experiment", "FedAdam", "FedAvg", "FedAvgM", "FedLC", "FedMix", "FedRS", "FedYogi",
+    "Federation", "FedmixError", "FedmixWarning", "GlobalMix", "Hidden", "LocalMix", "MeanMix",
+    "NaiveMix", "Needs", "Objective", "Proximal", "RestrictedMix", "Round", "Run", "Scaffold",
+    "Sequential", "ServerStep", "Supervised", "Training", "Vectorised",
     "data", "exchange", "functional", "losses", "models", "presets", "privacy", "record", "report",
 ]  # fmt: skip
 

@@ -133,7 +133,7 @@ def test_mistakes_are_named(path: str, value: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"objective": {"name": "fedmix"}}, r"objective\.lam is missing"),
+        ({"objective": {"name": "fedmix"}}, r"FedMix: give either alpha .* or a fixed lam"),
         ({"objective": {}}, r"objective\.name is missing"),
         (
             {"objective": {"name": "fedavg"}, "exchange": {}},

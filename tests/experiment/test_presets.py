@@ -28,6 +28,9 @@ SENDS_MEANS = {
     "fedmix+prox",
     "hidden-fedmix",
     "hidden-naivemix+prox",
+    "restrictedmix",
+    "balance",
+    "meanmix",
 }
 
 

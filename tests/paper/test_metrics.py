@@ -54,10 +54,12 @@ def compared(
 
 
 @pytest.mark.parametrize(
-    ("protocol", "score"), [("last", 70.0), ("best", 80.0), ("last-ten", 58.5)]
+    ("protocol", "score"),
+    [("last", 70.0), ("best", 80.0), ("last-ten", 58.5), ("late", 71.25)],
 )
 def test_each_score_is_what_it_says(protocol: Protocol, score: float, tmp_path: Path) -> None:
     """The last ten: six of 50 %, then 75, 60, 80 and 70: 585 in all.
+    Late, from round 49 on: the last four.
 
     Rounds to 70 % do not depend on it.
     """

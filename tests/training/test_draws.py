@@ -1,6 +1,7 @@
 """The draws of a round: each purpose has a stream of its own, and every draw stays in its range."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,20 @@ def test_each_purpose_is_drawn_by_itself() -> None:
     np.testing.assert_array_equal(there(full.partner_crops), there(only.partner_crops))
     np.testing.assert_array_equal(there(full.crops), there(plan(needs=Needs(), pad=4).crops))
     assert not np.array_equal(there(full.crops), there(full.partner_crops))
+
+
+def test_a_ratio_for_each_sample_is_of_the_same_distribution() -> None:
+    """Beta(α, α) has mean ½ and variance 1 / (4(2α + 1)): 1/20 for α = 2."""
+    needs = Needs(alpha=2.0, each=True)
+    drawn = there(plan(4000, needs).lam)
+    assert drawn.shape == (3 * 400, 10)
+    assert drawn.dtype == np.float32
+    assert (drawn.min() >= 0) & (drawn.max() <= 1)
+    assert drawn.mean() == pytest.approx(0.5, abs=4 * math.sqrt(1 / 20 / 12000))
+    assert drawn.var() == pytest.approx(1 / 20, rel=0.05)
+    several = draw_plans(0, 0, [0, 7], [23, 4000], TRAINING, needs)
+    np.testing.assert_array_equal(there(several[0].lam), there(plan(23, needs).lam))
+    assert there(several[1].cut(7).lam).shape == (1200, 7)
 
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"round_": 1}, {"client": 1}])

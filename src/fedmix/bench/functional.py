@@ -14,9 +14,9 @@ KNOWN = ("naivemix", "fedmix", "fedmix-logits")
 def functional_loss(objective: Objective) -> LoopLoss:
     """The objective as one line of a loop; BadInput if `fedmix.functional` does not have it."""
     match objective:
-        case NaiveMix(lam=lam, per="batch"):
+        case NaiveMix(lam=float(lam), per="batch"):
             return lambda net, x, y, mean: naivemix_loss(net, x, y, *_one(mean), lam)
-        case FedMix(lam=lam, scale=scale, expand=expand, per="batch", third=1.0):
+        case FedMix(lam=float(lam), scale=scale, expand=expand, per="batch", third=1.0):
             return lambda net, x, y, mean: fedmix_loss(
                 net, x, y, *_one(mean), lam, scale=scale, expand=expand
             )

@@ -85,9 +85,9 @@ def loop_loss(objective: Objective) -> LoopLoss:
     match objective:
         case Supervised():
             return lambda module, x, y, _: F.cross_entropy(module(x), y)
-        case NaiveMix(lam=lam, per="batch"):
+        case NaiveMix(lam=float(lam), per="batch"):
             return lambda module, x, y, mean: naivemix(module, x, y, given(mean), lam)
-        case FedMix(lam=lam, scale="proposition", expand="loss", per="batch", third=1.0):
+        case FedMix(lam=float(lam), scale="proposition", expand="loss", per="batch", third=1.0):
             return lambda module, x, y, mean: fedmix(module, x, y, given(mean), lam)
     raise BadInput(f"the plain loop knows {', '.join(KNOWN)}; measure other algorithms without it")
 

@@ -26,7 +26,8 @@ app = typer.Typer()
 )
 def reproduce(
     table: Annotated[
-        str | None, typer.Argument(help="A table or figure of the paper; --list shows them.")
+        str | None,
+        typer.Argument(help="A table or figure of the paper (--list shows them), or beyond."),
     ] = None,
     rows: Annotated[
         str | None, typer.Option(help="Only these rows, such as fedavg,fedmix.")
@@ -47,7 +48,13 @@ def reproduce(
             "--set", metavar="KEY=VALUE", help="A setting of all its experiments, by dotted path."
         ),
     ] = None,
-    score: Annotated[str, typer.Option(help="Which accuracy: last, best or last-ten.")] = "last",
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help="Which accuracy: last, best, last-ten, or late (mean of the last quarter of the "
+            "rounds); by default last, and late for beyond."
+        ),
+    ] = None,
     engine: options.Engine = None,
     device: options.Device = None,
     processes: options.Processes = None,
@@ -76,11 +83,11 @@ def reproduce(
     Finished runs are used again, stopped ones go on.
     """
     from fedmix.cli.output import check_outputs
-    from fedmix.paper import TABLES
+    from fedmix.paper import STUDIES, TABLES
 
     if table is None and not listing:
         raise BadInput(
-            f"give a table, one of {', '.join(TABLES)}; 'fedmix reproduce --list' says what they "
+            f"give a table, one of {', '.join(STUDIES)}; 'fedmix reproduce --list' says what they "
             "are"
         )
     fixed = {
@@ -154,7 +161,7 @@ def _reproduce(
     out: Path,
     root: Path | None,
     *,
-    score: str,
+    score: str | None,
     run: bool,
     html: Path | None,
     png: Path | None,
@@ -168,6 +175,7 @@ def _reproduce(
     from fedmix.runs.execute import raise_failures
     from fedmix.runs.progress import console
 
+    score = study.table.score if score is None else score
     if score not in PROTOCOLS:
         raise BadInput(f"--score {score!r} is unknown; choose one of {', '.join(PROTOCOLS)}")
     failures = _run_missing(study, out, root, quiet=quiet or as_json, jobs=jobs) if run else []
@@ -248,6 +256,11 @@ def _list_tables(studies: Sequence["Study"], device: str, *, as_json: bool) -> N
     from fedmix.paper.estimate import HOW, duration, measure, seconds
     from fedmix.runs.progress import console
 
+    if not all(study.table.paper for study in studies):
+        raise BadInput(
+            "--list estimates runs of the paper's models; those of beyond are small and take some "
+            "minutes of a core each"
+        )
     if any(study.scale == "small" for study in studies):
         raise BadInput(
             "--list estimates runs of the paper's size, not --scale small, which takes minutes; "

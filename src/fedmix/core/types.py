@@ -22,7 +22,8 @@ class Batch(NamedTuple):
     for a sample and 0 for padding, `key` is the integer from which dropout masks are hashed. The
     other fields are None unless the objective's `needs` ask for them: `mean_x` and `mean_y` are
     received means (leading size 1: one for the batch; B: one per sample), `partner_x` and
-    `partner_y` are samples to mix with, `lam` is a mixing ratio that was drawn, `counts` (C,) is
+    `partner_y` are samples to mix with, `lam` is a mixing ratio that was drawn
+    (or (B,): one for each sample), `counts` (C,) is
     how many samples of each class the client has, `samples` is how many it has, `kept` is what the
     client keeps between rounds, and `shared` is what the server sent along with the weights.
     """
@@ -43,10 +44,12 @@ class Batch(NamedTuple):
 
     def only(self, rows: Tensor | slice) -> "Batch":
         """The batch with some of its samples; what they have in common stays."""
-        by_sample = ("x", "y", "mask", "mean_x", "mean_y", "partner_x", "partner_y")
+        by_sample = ("x", "y", "mask", "mean_x", "mean_y", "partner_x", "partner_y", "lam")
         present = {name: t for name in by_sample if (t := getattr(self, name)) is not None}
         size = len(self.mask)
-        return self._replace(**{name: t[rows] for name, t in present.items() if len(t) == size})
+        return self._replace(
+            **{name: t[rows] for name, t in present.items() if t.shape[:1] == (size,)}
+        )
 
 
 def each_field(f: Callable[[Tensor], Any], fields: Fields) -> Fields:

@@ -76,7 +76,7 @@ def fedmix_loss(
 
     def loss_of_both(outputs: Tensor, tangent: Tensor) -> Tensor:
         own, mean = of.at(outputs)
-        return how.expanded(of.loss, outputs, tangent, own, mean)
+        return how.expanded(lam, of.loss, outputs, tangent, own, mean)
 
     return mean_of_both(net, _call(forward), (1 - lam) * x, mean_x.expand_as(x), loss_of_both)
 

@@ -1,9 +1,10 @@
 """The paper's models, small models for the embedded data, and modules as pure functions."""
 
 from fedmix.models.charlstm import charlstm
+from fedmix.models.cnn import cnn
 from fedmix.models.functional import Model
 from fedmix.models.initialise import initialised
-from fedmix.models.layers import LSTM, Embedding, KeyedDropout, LastStep
+from fedmix.models.layers import LSTM, Embedding, KeyedDropout, LastStep, UnitFeatures
 from fedmix.models.lenet import lenet
 from fedmix.models.small import digits_cnn, mlp
 from fedmix.models.vgg import vgg
@@ -14,7 +15,9 @@ __all__ = [
     "KeyedDropout",
     "LastStep",
     "Model",
+    "UnitFeatures",
     "charlstm",
+    "cnn",
     "digits_cnn",
     "initialised",
     "lenet",

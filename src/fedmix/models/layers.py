@@ -163,6 +163,13 @@ def _scaled(
     return x if bias is None else x + bias.view(shape)
 
 
+class UnitFeatures(nn.Module):
+    """Scale each sample's features to mean square 1: x / √(mean(x²) + ε)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
 class Embedding(nn.Module):
     """Embed one-hot (or averaged one-hot) vectors, (..., size) to (..., width).
 

@@ -64,6 +64,7 @@ class Needs:
         means: Received means: one per "batch" or one per "sample".
         partner: Samples to mix with: "local" or "global" ones.
         alpha: Draw a ratio from Beta(alpha, alpha) for each batch.
+        each: Draw one for each sample instead.
         layer: Where means are taken: 0 for inputs, k for hidden states after k layers.
         counts: The client's number of samples of each class.
         samples: The client's number of samples.
@@ -76,6 +77,7 @@ class Needs:
     means: MeansPer | None = None
     partner: Literal["local", "global"] | None = None
     alpha: float | None = None
+    each: bool = False
     layer: int = 0
     counts: bool = False
     samples: bool = False
@@ -88,6 +90,7 @@ class Needs:
             one_of("Needs: partner", self.partner, "local", "global")
         if self.alpha is not None:
             beta("Needs", self.alpha)
+        flag("Needs: each", self.each)
         whole("Needs: layer", self.layer, 0)
         flag("Needs: counts", self.counts)
         flag("Needs: samples", self.samples)
@@ -222,6 +225,46 @@ def beta(who: str, alpha: float) -> None:
     """Raise BadInput for a parameter of a Beta distribution that is not positive and finite."""
     if not 0 < number(f"{who}: alpha", alpha) < math.inf:
         raise BadInput(f"{who}: alpha={alpha} must be positive; 1 draws λ uniformly")
+
+
+def ratio_or_beta(who: str, lam: float | None, alpha: float | None) -> None:
+    """Raise BadInput unless exactly one of λ and alpha is given, and in its range."""
+    if (lam is None) == (alpha is None):
+        both = (
+            "; objective.alpha=none (alpha=None in Python) takes the drawn one away"
+            if lam is not None
+            else ""
+        )
+        raise BadInput(
+            f"{who}: give either alpha (λ drawn from Beta(alpha, alpha) per batch) or a fixed "
+            f"lam{both}"
+        )
+    if alpha is not None:
+        beta(who, alpha)
+    if lam is not None:
+        ratio(who, lam)
+
+
+def ratio_per(who: str, alpha: float | None, lam_per: MeansPer) -> None:
+    """Raise BadInput for a fixed λ per sample, and for another word than batch or sample."""
+    one_of(f"{who}: lam_per", lam_per, "batch", "sample")
+    if alpha is None and lam_per == "sample":
+        raise BadInput(f"{who}: lam_per='sample' is for a drawn λ; give alpha, or leave it out")
+
+
+def mixing(batch: Batch, lam: float | None) -> Tensor | float:
+    """Return the fixed λ, or the one that came with a batch; raise BadInput if there is none."""
+    found = batch.lam if lam is None else lam
+    if found is None:
+        raise BadInput("this batch carries no mixing ratio; alpha in `needs` has one drawn")
+    return found
+
+
+def beside(lam: Tensor | float, samples: Tensor) -> Tensor | float:
+    """Return λ in a shape that multiplies samples (B, ...): itself, or (B, 1, ...) of (B,)."""
+    if isinstance(lam, Tensor) and lam.ndim:
+        return lam.reshape(-1, *[1] * (samples.ndim - 1))
+    return lam
 
 
 def received(batch: Batch) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,17 @@ from fedmix.core.types import Batch, Params
 from fedmix.core.validation import number, one_of
 from fedmix.models.functional import Model
 from fedmix.objectives.algorithm import Algorithm, algorithm, objective
-from fedmix.objectives.base import MeansPer, Needs, Objective, batch_mean, ratio, received
+from fedmix.objectives.base import (
+    MeansPer,
+    Needs,
+    Objective,
+    batch_mean,
+    beside,
+    mixing,
+    ratio_or_beta,
+    ratio_per,
+    received,
+)
 
 
 @objective("fedmix", "global mixup from means, by a Taylor expansion", exchange={})
@@ -31,21 +41,25 @@ class FedMix(Objective):
     1's. `expand="logits"` expands the logits instead, z = f(x') + λ·∂f/∂x·x̄, and keeps the loss
     exact, (1−λ)·ℓ(z, y) + λ·ℓ(z, ȳ): the same to O(λ²), but bounded below. `third` multiplies the
     derivative, to measure its effect: 0 leaves it out, and 1/B is its size if it is averaged over
-    the batch twice.
+    the batch twice. With `expand="logits"`, `alpha` has λ drawn from Beta(α, α), instead of a fixed
+    `lam`: for each batch, or with `lam_per="sample"` for each sample.
 
     Raises:
         BadInput: A setting is outside its range, or `scale="algorithm"` is given with
-            `expand="logits"`.
+            `expand="logits"`, or `alpha` without it.
     """
 
-    lam: float
+    lam: float | None = None
     scale: Literal["proposition", "algorithm"] = "proposition"
     expand: Literal["loss", "logits"] = "loss"
     per: MeansPer = "batch"
     third: float = 1.0
+    alpha: float | None = None
+    lam_per: MeansPer = "batch"
 
     def __post_init__(self) -> None:
-        ratio("FedMix", self.lam)
+        ratio_or_beta("FedMix", self.lam, self.alpha)
+        ratio_per("FedMix", self.alpha, self.lam_per)
         one_of("FedMix: scale", self.scale, "proposition", "algorithm")
         one_of("FedMix: expand", self.expand, "loss", "logits")
         one_of("FedMix: per", self.per, "batch", "sample")
@@ -56,31 +70,44 @@ class FedMix(Objective):
                 "FedMix: scale='algorithm' speaks of the loss expansion; with expand='logits' "
                 "leave scale out"
             )
+        if self.alpha is not None and self.expand == "loss":
+            raise BadInput(
+                f"FedMix: alpha={self.alpha} draws large λ too, at which the expanded loss has no "
+                "lower bound; give expand='logits'"
+            )
 
     @property
     def needs(self) -> Needs:
-        return Needs(means=self.per)
+        return Needs(means=self.per, alpha=self.alpha, each=self.lam_per == "sample")
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
-        mean_x, mean_y = received(batch)
-        logits, tangent = model.along(params, (1 - self.lam) * batch.x, mean_x, batch.key)
-        return batch_mean(self.expanded(model.loss, logits, tangent, batch.y, mean_y), batch.mask)
+        lam, (mean_x, mean_y) = mixing(batch, self.lam), received(batch)
+        x = (1 - beside(lam, batch.x)) * batch.x
+        logits, tangent = model.along(params, x, mean_x, batch.key)
+        each = self.expanded(lam, model.loss, logits, tangent, batch.y, mean_y)
+        return batch_mean(each, batch.mask)
 
     def expanded(
-        self, loss: PerSample, logits: Tensor, tangent: Tensor, y: Tensor, mean_y: Tensor
+        self,
+        lam: Tensor | float,
+        loss: PerSample,
+        logits: Tensor,
+        tangent: Tensor,
+        y: Tensor,
+        mean_y: Tensor,
     ) -> Tensor:
         """Return each sample's loss, (B,).
 
         Args:
+            lam: λ, or one for each sample.
             loss: ℓ(outputs, targets), one value per sample.
             logits: f(x') at x' = (1−λ)x.
             tangent: ∂f(x')/∂x · x̄, of the same shape.
             y: The samples' targets.
             mean_y: The received ȳ, for each sample or for all.
         """
-        lam = self.lam
         if self.expand == "logits":
-            z = logits + self.third * lam * tangent
+            z = logits + self.third * beside(lam, logits) * tangent
             return (1 - lam) * loss(z, y) + lam * loss(z, mean_y)
         own, slope = jvp(lambda z: loss(z, y), (logits,), (tangent,))[:2]
         weight = self.third * (lam if self.scale == "proposition" else lam * (1 - lam))

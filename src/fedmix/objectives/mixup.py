@@ -12,7 +12,7 @@ from fedmix.core.losses import PerSample
 from fedmix.core.types import Batch, Params
 from fedmix.models.functional import Model
 from fedmix.objectives.algorithm import objective
-from fedmix.objectives.base import Needs, Objective, batch_mean, beta, ratio
+from fedmix.objectives.base import Needs, Objective, batch_mean, beside, ratio_or_beta
 
 
 def mixed_loss(
@@ -31,15 +31,16 @@ def mixed_loss(
         batch: The samples (x, y).
         other_x: The inputs x' to mix with.
         other_y: Their targets y'.
-        lam: The mixing ratio λ.
+        lam: The mixing ratio λ, or one for each sample.
     """
     outputs = model(params, mixed(batch.x, other_x, lam), batch.key)
     return batch_mean(loss_at_mix(model.loss, outputs, batch.y, other_y, lam), batch.mask)
 
 
 def mixed(x: Tensor, other: Tensor, lam: Tensor | float) -> Tensor:
-    """Return (1−λ)x + λx'."""
-    return (1 - lam) * x + lam * other
+    """Return (1−λ)x + λx'; λ may be one for each sample, (B,)."""
+    at = beside(lam, x)
+    return (1 - at) * x + at * other
 
 
 def loss_at_mix(
@@ -56,21 +57,7 @@ class _RawMix(Objective):
     lam: float | None = None
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        if (self.alpha is None) == (self.lam is None):
-            both = (
-                "; objective.alpha=none (alpha=None in Python) takes the drawn one away"
-                if self.lam is not None
-                else ""
-            )
-            raise BadInput(
-                f"{name}: give either alpha (λ drawn from Beta(alpha, alpha) per batch) or a fixed "
-                f"lam{both}"
-            )
-        if self.alpha is not None:
-            beta(name, self.alpha)
-        if self.lam is not None:
-            ratio(name, self.lam)
+        ratio_or_beta(type(self).__name__, self.lam, self.alpha)
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
         lam = batch.lam if self.lam is None else self.lam

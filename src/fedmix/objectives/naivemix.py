@@ -8,7 +8,15 @@ from fedmix.core.types import Batch, Params
 from fedmix.core.validation import one_of
 from fedmix.models.functional import Model
 from fedmix.objectives.algorithm import Algorithm, algorithm, objective
-from fedmix.objectives.base import MeansPer, Needs, Objective, ratio, received
+from fedmix.objectives.base import (
+    MeansPer,
+    Needs,
+    Objective,
+    mixing,
+    ratio_or_beta,
+    ratio_per,
+    received,
+)
 from fedmix.objectives.mixup import mixed_loss
 
 
@@ -17,22 +25,28 @@ from fedmix.objectives.mixup import mixed_loss
 class NaiveMix(Objective):
     """Mixup with received means (x̄, ȳ) as if they were samples, one per batch or per sample.
 
-    The loss is (1−λ)·ℓ(f(x̃), y) + λ·ℓ(f(x̃), ȳ) at x̃ = (1−λ)x + λx̄.
+    The loss is (1−λ)·ℓ(f(x̃), y) + λ·ℓ(f(x̃), ȳ) at x̃ = (1−λ)x + λx̄. `alpha` has λ drawn from
+    Beta(α, α), instead of a fixed `lam`: for each batch, or with `lam_per="sample"` for each
+    sample.
     """
 
-    lam: float
+    lam: float | None = None
     per: MeansPer = "batch"
+    alpha: float | None = None
+    lam_per: MeansPer = "batch"
 
     def __post_init__(self) -> None:
-        ratio("NaiveMix", self.lam)
-        one_of("NaiveMix: per", self.per, "batch", "sample")
+        name = type(self).__name__
+        ratio_or_beta(name, self.lam, self.alpha)
+        one_of(f"{name}: per", self.per, "batch", "sample")
+        ratio_per(name, self.alpha, self.lam_per)
 
     @property
     def needs(self) -> Needs:
-        return Needs(means=self.per)
+        return Needs(means=self.per, alpha=self.alpha, each=self.lam_per == "sample")
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
-        return mixed_loss(model, params, batch, *received(batch), self.lam)
+        return mixed_loss(model, params, batch, *received(batch), mixing(batch, self.lam))
 
 
 algorithm(

@@ -8,7 +8,7 @@ from typing import Any
 from fedmix.core.errors import BadInput
 from fedmix.experiment.presets import experiment
 from fedmix.experiment.spec import Experiment
-from fedmix.paper.metrics import ACCURACY, Metric
+from fedmix.paper.metrics import ACCURACY, Metric, Protocol
 from fedmix.runs.run import Run
 
 TITLES = {
@@ -68,13 +68,15 @@ class PaperTable:
         source: The paper's label.
         rows: The rows.
         columns: The columns.
-        paper: The paper's numbers by row, one for each column; None where it prints none.
+        paper: The paper's numbers by row, one for each column; None where it prints none. Empty if
+            the table is not the paper's.
         notes: What a reader has to know.
         preset: Preset where neither row nor column sets one.
         algorithm: Algorithm where neither row nor column sets one.
         settings: Settings of all experiments; columns override them, and rows override columns.
         metric: Metric where neither row nor column sets one.
         pairs: Rows whose difference is tested.
+        score: Which score of a run counts, unless another is asked for.
         after: Called with every finished run and the data folder, if a number needs more than
             metrics.
     """
@@ -91,6 +93,7 @@ class PaperTable:
     settings: Mapping[str, Any] = field(default_factory=dict)
     metric: Metric = ACCURACY
     pairs: tuple[tuple[str, str], ...] = PAIRS
+    score: Protocol = "last"
     after: Callable[[Run, Path | None], None] | None = None
 
     def experiment(self, row: str, column: str, seed: int = 0) -> Experiment:

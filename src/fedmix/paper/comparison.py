@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -103,12 +103,13 @@ class Difference:
 
     The test is paired because a seed gives all algorithms the same clients, initial weights, chosen
     clients and batches: what a seed does to both cancels, which Welch's test would count as noise.
-    With n seeds there are n - 1 degrees of freedom. P-values are not corrected for the number of
-    tests.
+    With n seeds there are n - 1 degrees of freedom. `corrected` is p after Holm's correction for
+    all tests of the comparison; None if there is one test only.
     """
 
     first: Compared
     second: Compared
+    corrected: float | None = None
 
     @property
     def differences(self) -> list[float]:
@@ -145,6 +146,7 @@ class Difference:
             how = (
                 f"95 % interval {low:+.1f} to {high:+.1f}, paired t-test over {len(values)} "
                 f"seeds, p = {p:.2g}"
+                + ("" if self.corrected is None else f", by Holm's method {self.corrected:.2g}")
             )
         else:
             how = (
@@ -199,13 +201,14 @@ class Comparison:
     def differences(self) -> list[Difference]:
         """Return the differences of the table's pairs of rows, in every column of accuracies."""
         rows = {cells[0].row.name: cells for cells in self.cells}
-        return [
+        found = [
             Difference(a, b)
             for first, second in self.study.table.pairs
             if first in rows and second in rows
             for a, b in zip(rows[first], rows[second], strict=True)
             if a.metric == ACCURACY and any(map(_ran, a.results)) and any(map(_ran, b.results))
         ]
+        return corrected(found)
 
     def notes(self) -> list[str]:
         """Return notes on the table, its data, and runs that failed, guess or are missing."""
@@ -258,6 +261,21 @@ class Comparison:
             for row in self.cells
             for c in row
         )
+
+
+def corrected(differences: Sequence[Difference]) -> list[Difference]:
+    """Return the differences with p-values corrected for their number by Holm's method (1979).
+
+    The smallest of n p-values is multiplied by n, the next by n - 1, and so on. None becomes
+    smaller than one before it, nor larger than 1. A single test is not corrected.
+    """
+    tested = {i: test[2] for i, d in enumerate(differences) if (test := d.test()) is not None}
+    found, least = list(differences), 0.0
+    for rank, i in enumerate(sorted(tested, key=lambda i: tested[i])):
+        least = max(least, min(1.0, (len(tested) - rank) * tested[i]))
+        if len(tested) > 1:
+            found[i] = replace(found[i], corrected=least)
+    return found
 
 
 def _ran(result: Result) -> bool:

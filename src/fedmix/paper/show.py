@@ -15,6 +15,7 @@ SCORES = {
     "last": "after the last round",
     "best": "of the best round (picked by looking at the test set)",
     "last-ten": "as the mean of the last ten evaluations",
+    "late": "as the mean of the evaluations in the last quarter of the rounds",
 }
 
 
@@ -22,10 +23,11 @@ def caption(comparison: Comparison) -> str:
     """Return a sentence that says what the numbers are."""
     seeds = len(comparison.study.seeds)
     over = "one seed" if seeds == 1 else f"mean ± sample deviation over {seeds} seeds"
-    theirs = f"The paper's: {comparison.study.table.source}, without deviations"
+    source = comparison.study.table.source
+    theirs = f" The paper's: {source}, without deviations." if source else ""
     return (
         f"Ours: {over}{_other_rounds(comparison.study)}, accuracy "
-        f"{SCORES[comparison.protocol]}. {theirs}."
+        f"{SCORES[comparison.protocol]}.{theirs}"
     )
 
 
@@ -43,8 +45,17 @@ def _listed(numbers: list[int]) -> str:
 
 
 def table(comparison: Comparison) -> Table:
-    """Return a row for each row of the paper's table, then the count of pairs in its order."""
+    """Return a row for each row of the paper's table, then the count of pairs in its order.
+
+    A table that is not the paper's has our numbers only.
+    """
     shown = comparison.study.table
+    if not shown.paper:
+        alone: list[list[Cell]] = [
+            [cells[0].row.title, *(c.text() for c in cells)] for cells in comparison.cells
+        ]
+        names = [Column("ours", right=False, wrap=True)]
+        return Table([*names, *(Column(c.title, wrap=True) for c in shown.columns)], alone)
     orders = [comparison.order(i) for i in range(len(shown.columns))]
     rows: list[list[Cell]] = [
         [cells[0].row.title, *(Beside(c.text(), c.paper_text()) for c in cells)]

@@ -25,8 +25,9 @@ class ClientPlan(NamedTuple):
     `rows` (S, B) are positions in the client's own data, `mask` (S, B) is False for padding, `keys`
     (S,) seed dropout. The others are None unless the objective needs them: `means` (S, 1 or B) are
     entries of the pool, `partners` (S, B) are positions in the client's own data or in that of all
-    clients one after another, `lam` (S,) are mixing ratios, `crops` and `partner_crops` (S, B, 3)
-    are row, column and flip. A plan of several clients has an axis of slots after that of steps.
+    clients one after another, `lam` (S,) or (S, B) are mixing ratios, `crops` and
+    `partner_crops` (S, B, 3) are row, column and flip. A plan of several clients has an axis of
+    slots after that of steps.
     """
 
     rows: Array
@@ -161,7 +162,11 @@ def draw_plans(
         partners = each("partners", lambda rng, i: rng.integers(0, among[i], (steps[i], B[i])))
     if needs.alpha is not None:
         alpha = needs.alpha
-        lam = each("lambda", lambda rng, i: rng.beta(alpha, alpha, steps[i]).astype(np.float32))
+
+        def shape(i: int) -> tuple[int, ...]:
+            return (steps[i], B[i]) if needs.each else (steps[i],)
+
+        lam = each("lambda", lambda rng, i: rng.beta(alpha, alpha, shape(i)).astype(np.float32))
     fields = (
         each("batches", lambda rng, i: _rows(rng, samples[i], training)),
         [masks[n] for n in samples],

@@ -97,7 +97,7 @@ def _two_samples(objective: Objective, model: Model, params: Params, data: Feder
         mean_y=y.flip(0)[received] if needs.means else None,
         partner_x=x.flip(0) if needs.partner else None,
         partner_y=y.flip(0) if needs.partner else None,
-        lam=torch.tensor(0.3) if needs.alpha else None,
+        lam=torch.tensor([0.3, 0.6] if needs.each else 0.3) if needs.alpha else None,
         counts=torch.arange(1.0, 1 + y.shape[-1]) if needs.counts else None,
         samples=torch.tensor(2.0) if needs.samples else None, kept=kept, shared=shared,
     )  # fmt: skip

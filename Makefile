@@ -7,7 +7,7 @@ export OMP_WAIT_POLICY = PASSIVE
 FAST = $(addprefix tests/,core objectives exchange server_steps experiment report training/test_draws.py \
   training/test_batches.py training/test_local_step.py training/test_callbacks.py)
 
-.PHONY: demo federation test federation-test lint types check check-fast format docs clean
+.PHONY: demo federation test federation-test ranks-test lint types check check-fast format docs clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/demo.py
@@ -22,6 +22,10 @@ test: lint types check
 # Faults one at a time, cut links, many nodes: half an hour. `check` has a short part of it, tests/flower/test_trouble.py.
 federation-test: $(VENV)/.ready
 	$(BIN)/pytest -m federation tests/flower
+
+# Processes of one run that are killed, hang or are stopped: some two minutes.
+ranks-test: $(VENV)/.ready
+	$(BIN)/pytest -m "faults or not faults" tests/ranks
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

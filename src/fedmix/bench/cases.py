@@ -10,7 +10,6 @@ from torch import nn
 
 from fedmix import models
 from fedmix.bench.plain import PlainCharLSTM, PlainLoop
-from fedmix.core.devices import cores
 from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.data.cifar import CIFAR10
@@ -86,7 +85,7 @@ VARIANTS: dict[str, Callable[..., Engine]] = {
     "sequential": Sequential,
     "vectorised": partial(Vectorised, compile=False),
     "compiled": partial(Vectorised, compile=True),
-    "processes": partial(Vectorised, compile=True, processes=cores()),
+    "processes": partial(Vectorised, compile=True),
 }
 
 

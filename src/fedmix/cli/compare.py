@@ -23,7 +23,7 @@ def compare(
     settings: options.Set = None,
     engine: options.Engine = None,
     device: options.Device = None,
-    processes: options.Processes = None,
+    workers: options.Workers = None,
     data: options.Data = None,
     out: options.Out = Path("runs"),
     png: options.Curves = None,
@@ -42,9 +42,7 @@ def compare(
 
     check_outputs(csv, html, png=png, svg=svg)
     names = options.listed(algorithms)
-    chosen = experiments(
-        what, names, rounds, seed, seeds, settings or [], engine, device, processes
-    )
+    chosen = experiments(what, names, rounds, seed, seeds, settings or [], engine, device, workers)
     folders = run_all(
         runs_in(out, chosen),
         data,

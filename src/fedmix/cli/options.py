@@ -58,9 +58,20 @@ Rounds = Annotated[int | None, typer.Option(help="How many rounds.")]
 Out = Annotated[Path, typer.Option(help="The folder in which each run gets a folder.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
 Engine = Annotated[str | None, typer.Option(help="vectorised or sequential.")]
-Processes = Annotated[
-    int | None, typer.Option(help="On a CPU: divide a round's clients among so many processes.")
-]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", "--processes", metavar="N",
+        help="Divide each round's clients among N processes; with --device cuda, among N GPUs.",
+    ),
+]  # fmt: skip
+Restarts = Annotated[
+    int,
+    typer.Option(
+        "--max-restarts", metavar="N", min=0,
+        help="If a worker is killed or hangs, go on from the checkpoint, N times at most.",
+    ),
+]  # fmt: skip
 Seeds = Annotated[int, typer.Option(help="How many seeds, from --seed on.")]
 Seed = Annotated[int | None, typer.Option(help="The (first) seed; 0, or the file's.")]
 Data = Annotated[

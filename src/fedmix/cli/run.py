@@ -23,7 +23,8 @@ def run(
     settings: options.Set = None,
     engine: options.Engine = None,
     device: options.Device = None,
-    processes: options.Processes = None,
+    workers: options.Workers = None,
+    max_restarts: options.Restarts = 0,
     data: options.Data = None,
     out: options.Out = Path("runs"),
     jobs: options.Jobs = 1,
@@ -37,7 +38,15 @@ def run(
     from fedmix.runs.execute import runs_in
 
     chosen = experiments(
-        what, [algorithm], rounds, seed, seeds, settings or [], engine, device, processes
+        what, [algorithm], rounds, seed, seeds, settings or [], engine, device, workers
     )
     runs = runs_in(out, chosen)
-    run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+    run_all(
+        runs,
+        data,
+        quiet=quiet,
+        as_json=as_json,
+        tensorboard=tensorboard,
+        jobs=jobs,
+        restarts=max_restarts,
+    )

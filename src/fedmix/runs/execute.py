@@ -1,9 +1,13 @@
 """Execute several runs, one after the other or in parallel processes."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fedmix.core.errors import BadInput, FedmixError, Interrupted
+from fedmix.core.ranks import ALONE, are_launched, launched
 from fedmix.experiment.spec import Experiment
 from fedmix.runs.interrupt import finish_round_on_ctrl_c
 from fedmix.runs.jobs import Outcome, at_once, refused
@@ -55,7 +59,7 @@ def run_each(
     ]
     widest = max(map(len, titles), default=0)
     here = [(run, titles[i].ljust(widest), f"{i + 1}/{len(runs)}") for i, run in enumerate(runs)]
-    apart = [one for one in here if _unfinished(one[0])] if jobs > 1 else []
+    apart = [one for one in here if unfinished(one[0])] if jobs > 1 else []
     if len(apart) > 1:
         why = refused([run.experiment for run, _, _ in apart], root)
         yield from (
@@ -74,7 +78,10 @@ def run_each(
             outcome: Outcome
             with Progress(title, run.experiment, number, quiet=quiet) as progress:
                 try:
-                    with listening(run.folder, progress.update, tensorboard) as listen:
+                    with (
+                        _with_others(run, root),
+                        listening(run.folder, progress.update, tensorboard) as listen,
+                    ):
                         outcome = run.execute(listen, command=command, root=root, stopped=stopped)
                 except Interrupted:
                     raise
@@ -93,7 +100,17 @@ def run_each(
             )
 
 
-def _unfinished(run: Run) -> bool:
+def _with_others(run: Run, root: Path | None) -> AbstractContextManager[None]:
+    """Let the other processes of this launch, if any, take part in a run."""
+    task = partial(_take_part, run.experiment.values(), run.folder, root)
+    return (launched() if are_launched() else ALONE).joined(task)
+
+
+def _take_part(values: dict[str, Any], folder: Path, root: Path | None) -> None:
+    Run(Experiment.of(values), folder).execute(root=root)
+
+
+def unfinished(run: Run) -> bool:
     """Whether a run has to be executed; a folder that cannot be read needs no process to fail."""
     try:
         return run.finished() is None

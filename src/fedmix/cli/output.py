@@ -27,6 +27,7 @@ def run_all(
     tensorboard: bool,
     jobs: int,
     restarts: int = 0,
+    gpus: Sequence[int] = (),
 ) -> list[Path]:
     """Execute runs, show the results of those that finished, and return the folders of all.
 
@@ -43,6 +44,7 @@ def run_all(
             quiet=quiet or as_json,
             tensorboard=tensorboard,
             jobs=jobs,
+            gpus=gpus,
         )
     }
     failures, summaries = [], {}

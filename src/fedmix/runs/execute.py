@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedmix.core.errors import BadInput, FedmixError, Interrupted
 from fedmix.core.ranks import ALONE, are_launched, launched
 from fedmix.experiment.spec import Experiment
@@ -35,6 +37,7 @@ def run_each(
     quiet: bool,
     tensorboard: bool = False,
     jobs: int = 1,
+    gpus: Sequence[int] = (),
 ) -> Iterator[tuple[Run, Outcome]]:
     """Execute runs; yield each run when it ends, with its summary or its error.
 
@@ -47,13 +50,18 @@ def run_each(
         quiet: Show no progress.
         tensorboard: Also log to TensorBoard.
         jobs: How many runs to execute at once; if more than 1, each in a process of its own.
+        gpus: Numbers of the GPUs that are handed out to them in turn; by default all share.
 
     Raises:
-        BadInput: `jobs` is less than 1.
+        BadInput: `jobs` is less than 1, or less than the GPUs.
         Interrupted: Ctrl-C was pressed before all runs had ended.
     """
     if jobs < 1:
         raise BadInput(f"--jobs {jobs}: at least one is needed")
+    if jobs < len(gpus):
+        raise BadInput(f"--jobs {jobs} uses {jobs} of {len(gpus)} devices; give --jobs {len(gpus)}")
+    if gpus and max(gpus) >= (there := torch.cuda.device_count()):
+        raise BadInput(f"device cuda:{max(gpus)} does not exist: this machine shows {there} GPUs")
     titles = [
         f"{e.data.name} {e.algorithm} seed {e.seed}" for e in (run.experiment for run in runs)
     ]
@@ -97,6 +105,7 @@ def run_each(
                 quiet=quiet,
                 tensorboard=tensorboard,
                 stopped=stopped,
+                gpus=gpus,
             )
 
 

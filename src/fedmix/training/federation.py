@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedmix.core.errors import BadInput
 from fedmix.core.losses import Loss
+from fedmix.core.ranks import here
 from fedmix.core.rng import stream
 from fedmix.core.types import Array, Params
 from fedmix.core.validation import shown, whole
@@ -95,6 +96,7 @@ class Federation(Rounds):
         metrics: Mapping[str, Metric] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
+        here()  # meets the other ranks, if any; warnings are the first one's from now on
         whole("seed", seed, 0)
         engine = Vectorised() if engine is None else engine
         server = FedAvg() if server is None else server

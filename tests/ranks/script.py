@@ -1,4 +1,4 @@
-"""What a user's script does under torchrun; prints what the test looks at."""
+"""What a user's script does under torchrun; writes what the test looks at, a file by rank."""
 
 import os
 import sys
@@ -14,7 +14,12 @@ from fedmix.models import Model, initialised
 from fedmix.training.engines import Sequential
 from tests.synthetic import SHAPES, federated
 
-RANK = int(os.environ["RANK"])
+RANK = int(os.environ.get("RANK", "0"))
+
+
+def say(text: str) -> None:
+    with Path(f"{sys.argv[1]}-{RANK}.txt").open("a") as file:
+        file.write(f"{text}\n")
 
 
 class Warns(Supervised):
@@ -34,22 +39,22 @@ def made(objective: Objective, seed: int = 1) -> Federation:
     module, data = initialised(SHAPES["digits_cnn"][0], seed), federated("digits_cnn", (8, 3))
     return Federation(
         module, data, objective, Training(2, batch_size=8), engine=Sequential(),
-        callbacks=[lambda done, _: print(f"round {done.round} on {RANK}", flush=True)],
+        callbacks=[lambda done, _: say(f"round {done.round} on {RANK}")],
     )  # fmt: skip
 
 
 def main(folder: str) -> None:
     federation = made(Warns())
     summary = record(federation, folder, 2, quiet=True)
-    print(f"{RANK} has {summary['rounds']} rounds, {summary['last']}", flush=True)
+    say(f"{RANK} has {summary['rounds']} rounds, {summary['last']}")
     for other in (made(Warns(), seed=RANK), made(Warns(refused=3))):
         try:
             next(other.run(1))
         except BadInput as error:
-            print(f"{RANK} refuses: {error}", flush=True)
+            say(f"{RANK} refuses: {error}")
         except Exception as error:
-            print(f"{RANK} fails: {error}", flush=True)
-    print(f"{RANK} is at {Path(folder, 'summary.json').is_file()}", flush=True)
+            say(f"{RANK} fails: {error}")
+    say(f"{RANK} is at {Path(folder, 'summary.json').is_file()}")
 
 
 if __name__ == "__main__":

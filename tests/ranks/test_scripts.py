@@ -19,7 +19,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str, Path
         capture_output=True, text=True, timeout=300, env=environment(),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines(), done.stderr, folder
+    texts = [Path(f"{folder}-{rank}.txt").read_text() for rank in (0, 1)]
+    return "".join(texts).splitlines(), done.stderr, folder
 
 
 def test_the_first_process_has_the_folder_and_the_callbacks(

@@ -4,10 +4,12 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 # Threads that wait for each other by spinning make a busy machine ten times slower.
 export OMP_WAIT_POLICY = PASSIVE
-FAST = $(addprefix tests/,core objectives exchange server_steps experiment report training/test_draws.py \
-  training/test_batches.py training/test_local_step.py training/test_callbacks.py)
+FAST = $(addprefix tests/,core objectives exchange server_steps experiment report \
+  training/test_draws.py training/test_batches.py training/test_local_step.py \
+  training/test_callbacks.py)
 
-.PHONY: demo federation test federation-test ranks-test lint types check check-fast format docs clean
+.PHONY: demo federation test federation-test flower-matrix ranks-test lint types check check-fast \
+  format docs clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/demo.py
@@ -19,13 +21,18 @@ federation: $(VENV)/.ready
 
 test: lint types check
 
-# Faults one at a time, cut links, many nodes: half an hour. `check` has a short part of it, tests/flower/test_trouble.py.
+# Faults one at a time, cut links, many nodes: half an hour.
+# `check` has a short part of it, tests/flower/test_trouble.py.
 federation-test: $(VENV)/.ready
 	$(BIN)/pytest -m federation tests/flower
 
 # Processes of one run that are killed, hang or are stopped: some two minutes.
 ranks-test: $(VENV)/.ready
 	$(BIN)/pytest -m "faults or not faults" tests/ranks
+
+# The tests of flower/ under each version of Flower that is allowed: a quarter of an hour.
+flower-matrix: $(VENV)/.ready
+	$(BIN)/python -m tests.flower.matrix
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -37,7 +44,8 @@ types: $(VENV)/.ready
 
 # For those who change code: under a minute.
 check-fast: $(VENV)/.ready
-	$(BIN)/pytest --numprocesses 2 --quiet $(FAST) -k "not (process or trains or compiled or importing or before)"
+	$(BIN)/pytest --numprocesses 2 --quiet $(FAST) \
+	  -k "not (process or trains or compiled or importing or before)"
 
 check: $(VENV)/.ready
 	$(BIN)/pytest --numprocesses 4 --dist worksteal

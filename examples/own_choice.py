@@ -14,7 +14,7 @@ from fedmix.models import initialised
 Array = np.ndarray[Any, Any]
 
 
-def by_size(round_: int, sizes: Array, count: int, rng: np.random.Generator) -> Array:  # noqa: ARG001 - all take these four
+def by_size(round_: int, sizes: Array, count: int, rng: np.random.Generator) -> Array:  # noqa: ARG001
     """With probabilities that go with the numbers of samples.
 
     It draws from `rng` alone, so that the run can be repeated, and stopped and gone on with.

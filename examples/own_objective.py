@@ -26,7 +26,7 @@ class ExtraSample(Objective):
     def needs(self) -> Needs:
         return Needs(means="batch")  # one received mean comes with every batch
 
-    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:  # noqa: ARG002 - all take these four
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:  # noqa: ARG002
         assert batch.mean_x is not None
         assert batch.mean_y is not None
         own = model.loss(model(params, batch.x, batch.key), batch.y)

@@ -4,11 +4,15 @@ Names are imported when they are first used, so that the command line starts wit
 torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+if sys.platform == "win32":
+    raise ImportError("fedmix runs on Linux and macOS; on Windows, use it in WSL")
+
 if TYPE_CHECKING:
-    from fedmix import data, exchange, models, privacy, report
+    from fedmix import data, exchange, functional, models, privacy, report
     from fedmix.core import losses
     from fedmix.core.errors import (
         BadInput,
@@ -66,8 +70,8 @@ _HOME = {
     "training.settings": ["Training"],
 }
 _MODULES = {
-    "data": "data", "exchange": "exchange", "losses": "core.losses", "models": "models",
-    "presets": "experiment.presets", "privacy": "privacy", "report": "report",
+    "data": "data", "exchange": "exchange", "functional": "functional", "losses": "core.losses",
+    "models": "models", "presets": "experiment.presets", "privacy": "privacy", "report": "report",
 }  # fmt: skip
 
 __all__ = [
@@ -76,7 +80,7 @@ __all__ = [
     "Federation", "FedmixError", "FedmixWarning", "GlobalMix", "Hidden", "LocalMix", "NaiveMix",
     "Needs", "Objective", "Proximal", "Round", "Run", "Scaffold", "Sequential", "ServerStep",
     "Supervised", "Training", "Vectorised",
-    "data", "exchange", "losses", "models", "presets", "privacy", "record", "report",
+    "data", "exchange", "functional", "losses", "models", "presets", "privacy", "record", "report",
 ]  # fmt: skip
 
 

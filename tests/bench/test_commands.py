@@ -142,7 +142,7 @@ def test_scale_writes_a_file_and_a_picture(
         (["steps", "--workloads", ""], "--workloads '' is unknown"),
         (
             ["steps", "--variants", "fast"],
-            "--variants 'fast' is unknown; choose among plain, sequential",
+            "--variants 'fast' is unknown; choose among plain, functional",
         ),
         (["steps", "--algorithms", "fedsgd"], "algorithm 'fedsgd' is unknown"),
         (["steps", "--algorithms", ","], "--algorithms is empty"),

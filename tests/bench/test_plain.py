@@ -22,7 +22,8 @@ from fedmix import (
     Training,
     models,
 )
-from fedmix.bench.plain import PlainCharLSTM, PlainLoop, fedmix, loop_loss
+from fedmix.bench.functional import functional_loss
+from fedmix.bench.plain import LoopLoss, PlainCharLSTM, PlainLoop, fedmix, loop_loss
 from fedmix.models import initialised
 from fedmix.training.batches import Received
 from fedmix.training.engines import Sequential
@@ -33,6 +34,11 @@ OBJECTIVES: dict[str, Objective] = {
     "fedavg": Supervised(),
     "naivemix": NaiveMix(0.2),
     "fedmix": FedMix(0.2),
+}
+MIXED: dict[str, Objective] = {
+    "naivemix": NaiveMix(0.2),
+    "fedmix": FedMix(0.2),
+    "fedmix-logits": FedMix(0.2, expand="logits"),
 }
 
 
@@ -52,11 +58,16 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
 }
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [*((name, loop_loss) for name in OBJECTIVES), *((name, functional_loss) for name in MIXED)],
+)
 @pytest.mark.parametrize("kind", MODELS)
-def test_plain_loop_agrees_with_the_reference_engine(kind: str, name: str) -> None:
+def test_loops_agree_with_the_reference_engine(
+    kind: str, name: str, loss: Callable[[Objective], LoopLoss]
+) -> None:
     """Two rounds of ragged clients, crops and flips on, in float64."""
-    objective, (build, build_plain) = OBJECTIVES[name], MODELS[kind]
+    objective, (build, build_plain) = (OBJECTIVES | MIXED)[name], MODELS[kind]
     data = federated(kind, SIZES)
     data = replace(data, transform=Exactly(data.transform))
     training = Training(
@@ -76,7 +87,7 @@ def test_plain_loop_agrees_with_the_reference_engine(kind: str, name: str) -> No
         )
         if plain:
             federation.runner = PlainLoop(
-                build_plain().double(), objective, training, federation.device
+                build_plain().double(), loss(objective), training, federation.device
             )
         list(federation.run(2, evaluate_every=2))
         return federation
@@ -121,6 +132,12 @@ def test_third_term_of_a_linear_model_by_hand() -> None:
 def test_objectives_that_nobody_wrote_as_a_loop_are_refused(objective: Objective) -> None:
     with pytest.raises(BadInput, match="the plain loop knows fedavg, naivemix, fedmix"):
         loop_loss(objective)
+
+
+@pytest.mark.parametrize("objective", [Supervised(), LocalMix(alpha=1.0), FedMix(0.1, third=0.0)])
+def test_objectives_that_are_no_function_are_refused(objective: Objective) -> None:
+    with pytest.raises(BadInput, match=r"fedmix\.functional knows naivemix, fedmix, fedmix-logits"):
+        functional_loss(objective)
 
 
 def test_the_lstm_is_the_same_function_also_when_differentiated_by_its_input() -> None:

@@ -129,3 +129,18 @@ def test_a_folder_from_before_with_another_file_is_refused(tmp_path: Path) -> No
     (old / "experiment.toml").write_text(spec.replace("momentum = 0.9", "momentum = 0.8"))
     with pytest.raises(BadInput, match=r"experiment\.toml is not the one that its summary was"):
         Run.open(old).finished()
+
+
+def test_a_folder_of_an_older_schema_is_read_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tiny(), folder_of(tiny(), tmp_path))
+    run.execute()
+    monkeypatch.setattr("fedmix.experiment.spec.SCHEMA", 2)
+    monkeypatch.setattr("fedmix.runs.run.SCHEMA", 2)
+    assert folder_of(tiny(), tmp_path) == run.folder
+    assert Run.open(run.folder).finished() is not None
+    assert Run(tiny(3), run.folder).execute()["rounds"] == 3
+    said = json.loads((run.folder / "summary.json").read_text())
+    assert said["identity"] == tiny().identity
+    assert said["identity"].startswith("2:")

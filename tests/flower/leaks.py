@@ -49,6 +49,9 @@ FAULTS: dict[str, Callable[[FederatedData, str], Any]] = {
     "an outlier": lambda d, _: alone(
         np.concatenate([d.x[:1] + 30, d.x[1:]]), d.y, classes=d.classes
     ),
+    "a late outlier": lambda d, _: alone(
+        np.concatenate([d.x[:-1], d.x[-1:] + 30]), d.y, classes=d.classes
+    ),
     "an exit": lambda _, secret: fail(SystemExit, secret),
     "loud": loud,
 }

@@ -9,6 +9,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedmix.flower.wire import Presence
+
 Change = Callable[[RecordDict], object]
 
 
@@ -24,7 +26,9 @@ def weight(
 
 def about(**values: Any) -> Change:
     def change(content: RecordDict) -> None:
-        content["about"] = ConfigRecord({**cast(ConfigRecord, content["about"]), **values})
+        for name, value in values.items():
+            record = "fedmix" if name in Presence._fields else "about"
+            content[record] = ConfigRecord({**cast(ConfigRecord, content[record]), name: value})
 
     return change
 
@@ -112,7 +116,7 @@ class Lying(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         reply, kind = self.honest(message, context), message.metadata.message_type
-        if "lies" in context.node_config and kind != "query.join":
+        if "lies" in context.node_config and kind in ("query.means", "train"):
             of_means, *of_updates = str(context.node_config["lies"]).split(", ")
             round_ = cast(int, cast(ConfigRecord, message.content["about"])["round"])
             change = MEANS[of_means] if kind == "query.means" else UPDATES[of_updates[round_]][0]

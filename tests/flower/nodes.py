@@ -86,6 +86,9 @@ class Nodes(Grid):
         raise NotImplementedError
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,  # noqa: ARG002
     ) -> Iterable[Message]:
-        raise NotImplementedError
+        return self.pull_messages(self.push_messages(messages))

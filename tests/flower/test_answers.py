@@ -93,7 +93,7 @@ def test_a_message_changes_nothing_of_what_was_agreed(exchange: str) -> None:
 
 def test_without_an_exchange_no_means_are_let_out() -> None:
     content = ask_for_means(client_app(task(light({"name": "fedavg"}))), 0, exchange='{"m": 1}')
-    assert wire.refused(content) == "this objective uses no means, so none are let out"
+    assert wire.refused(content) == "this app exchanges no means, so none are let out"
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,15 @@ def test_a_pool_that_cannot_be_drawn_from_is_refused(
 ) -> None:
     nodes, real = start(exchange={"m": 4, "exclude_own": True})
     next(real.run(1))
-    sent = nodes.of_kind("train", 0)[0]
+    sent = nodes.of_kind("query.pool", 0)[0]
     for name, values in change.items():
         cast(ArrayRecord, sent.content["pool"])[name] = Array(values)
     context = nodes.contexts[nodes.node_of(0)]
-    del context.state["pool"]
+    del context.state["fedmix.pool"]
     reply = client_app(task(light(exchange={"m": 4, "exclude_own": True})))(sent, context)
     assert (
         wire.refused(reply.content)
         == "what it was sent is not what was agreed; its own log says why"
     )
     assert reason in caplog.records[-1].getMessage()
-    assert "pool" not in context.state
+    assert "fedmix.pool" not in context.state

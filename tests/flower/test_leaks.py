@@ -14,20 +14,22 @@ import numpy as np
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from torch import nn
+from flwr.serverapp.strategy import FedAvg
+from torch import Tensor, nn
 
-from fedmix import FedMix
+from fedmix import FedMix, Hidden
 from fedmix.data import FederatedData, alone
-from fedmix.flower import client_app
-from fedmix.flower.client import Party
+from fedmix.exchange import Exchange
+from fedmix.flower import client_app, share_means, wire
 from fedmix.flower.messages import content_of
 from fedmix.flower.server import serve
 from fedmix.flower.wire import REASONS, Rejected, read_array
 from fedmix.models import initialised
+from tests.flower import own_app
 from tests.flower.leaks import FAULTS, NUMBER, fail, spoilt
 from tests.flower.lies import header
 from tests.flower.nodes import Nodes
-from tests.flower.tasks import CLASSES, EVERYONE, TEST, WIDTH, light, task
+from tests.flower.tasks import CLASSES, EVERYONE, SIZES, TEST, WIDTH, light, samples, task
 
 SECRET = "HIV_positive"
 POLICIES = {
@@ -37,8 +39,8 @@ POLICIES = {
     "a number": f"least_m = {NUMBER}",
     "noise": f"least_noise = 0.{NUMBER}",
 }
-SECURE = {"m": "all", "average": 2, "clip": 3.0, "secure": "secagg+"}
-HARMLESS = ("loud", "an outlier", "a good name")
+SECURE: dict[str, Any] = {"m": "all", "average": 2, "clip": 3.0, "secure": "secagg+"}
+HARMLESS = ("loud", "an outlier", "a late outlier", "a good name")
 LOGS = [logging.getLogger(name) for name in ("fedmix.flower", "flwr")]
 
 
@@ -81,6 +83,21 @@ class Picky(FedMix):
         if (batch.x > 20).any():
             fail(Exception, SECRET)
         return super().__call__(model, params, anchor, batch)
+
+
+class Squeamish(nn.Module):
+    """A layer of the user's own that does not take an outlier, and says so."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if (x > 20).any():
+            fail(RuntimeError, SECRET)
+        return x
+
+
+def squeamish(data: FederatedData) -> nn.Module:  # noqa: ARG001 - as any task's
+    return initialised(
+        lambda: nn.Sequential(Squeamish(), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)), 3
+    )
 
 
 def named_after(data: FederatedData) -> nn.Module:
@@ -189,6 +206,22 @@ def test_what_an_objective_says_stays_at_its_node(look: Looks) -> None:
     assert marks_in(look({"fault": "an outlier"}, {"m": 4}, told, objective=Picky(lam=0.1)))
 
 
+@pytest.mark.parametrize(
+    ("fault", "layer", "told"),
+    [
+        ("an outlier", 0, REASONS["failed"]),  # when the model is tried
+        ("a late outlier", 0, "its local update failed at step "),
+        ("a late outlier", 2, REASONS["failed"]),  # when hidden states are computed
+    ],
+)
+def test_what_a_model_says_stays_at_its_node(
+    fault: str, layer: int, told: str, look: Looks
+) -> None:
+    objective = Hidden(FedMix(lam=0.1), layer) if layer else FedMix(lam=0.1)
+    more: dict[str, Any] = {"module": squeamish, "objective": objective}
+    assert marks_in(look({"fault": fault}, {"m": 4}, told, **more))
+
+
 def test_names_of_a_nodes_weights_stay_there(look: Looks) -> None:
     """Where they are not the server's, whose message it is that is refused."""
     look(
@@ -230,7 +263,65 @@ def test_clients_with_the_same_samples_are_not_seen_to_have_them() -> None:
             load=lambda *_: alone(*(part[:rows] for part in TEST), classes=CLASSES),
         )
         context = Context(1, 1, {"partition-id": client}, RecordDict(), {})
-        return Party.of(agreed, context).presence.digest
+        nodes = Nodes(client_app(agreed), [])
+        asked = Message(RecordDict(), dst_node_id=1, message_type="query.join")
+        return wire.Presence.read(nodes.app(asked, context).content, 2).digest
 
     assert digest(7, 0, 9) == digest(7, 0, 9)
     assert len({digest(7, 0, 9), digest(7, 1, 9), digest(8, 0, 9), digest(7, 0, 8)}) == 4
+
+
+def shared(tmp_path: Path, config: dict[str, Any], exchange: Exchange, step: Any) -> Apart:
+    """A user's own app that shares means, after two rounds in which its last node is at fault.
+
+    Its training is the user's too.
+    """
+    load = spoilt(lambda client, _: alone(*samples(client, SIZES[client]), classes=CLASSES))
+    own = own_app.client_app(step)
+
+    def given(context: Context) -> FederatedData:
+        return load(int(str(context.node_config["partition-id"])), context.node_config)
+
+    share_means(own, given, exchange)
+    app = Apart(own)
+    nodes = Nodes(app, range(3))
+    nodes.contexts[nodes.add(3)].node_config.update(config)
+    strategy = own_app.with_means(
+        FedAvg(), exchange, min_clients=3, attempts=1, ledger=tmp_path / "releases.json"
+    )
+    strategy.start(nodes, own_app.start(), num_rounds=2)
+    assert len(app.replies) >= 3 * 4
+    return app
+
+
+@pytest.mark.filterwarnings("ignore:HIV_positive")
+@pytest.mark.parametrize("exchange", [Exchange(m=4), Exchange(**SECURE)], ids=["clear", "secure"])
+@pytest.mark.parametrize(
+    "name", [*(name for name in FAULTS if name != "an exit"), "a policy", "its path", "training"]
+)
+def test_what_an_app_of_ones_own_says_stays_at_its_node(
+    name: str,
+    exchange: Exchange,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = {"fault": name, "secret": SECRET}
+    step: Any = fails if name == "training" else own_app.mixing
+    if name in ("a policy", "its path"):
+        path = tmp_path / f"{SECRET}.toml"
+        config = {"policy": str(path)}
+        if name == "a policy":
+            path.write_text(f"{SECRET} = 1")
+    if name == "training":
+        config = {}
+    app = shared(tmp_path, config, exchange, step)
+    at_server = "".join(map(everything_in, app.replies)) + caplog.text
+    at_server += "".join(capfd.readouterr()) + (tmp_path / "releases.json").read_text()
+    assert marks_in(at_server) == []
+    assert ("refuses: its " in at_server) == (name not in HARMLESS)
+    assert marks_in(app.said.getvalue()) or name.startswith("text") or name in HARMLESS
+
+
+def fails(*_: Any) -> Any:
+    fail(Exception, SECRET)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Error, Message
+from flwr.app import Error, Message
 
 from fedmix import BadInput
 from fedmix.exchange import Exchange
@@ -16,6 +16,7 @@ from fedmix.flower.ledger import Ledger
 from fedmix.flower.roster import TooFew
 from fedmix.flower.server import folder_of, serve
 from fedmix.privacy import guarantee
+from tests.flower.lies import about
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import light, remote, task
 
@@ -136,7 +137,7 @@ def saying(**lies: Any) -> Any:
 
     def tamper(asked: Message, reply: Message) -> Message:
         if asked.metadata.message_type == "query.means":
-            reply.content["about"] = ConfigRecord({**reply.content.config_records["about"], **lies})
+            about(**lies)(reply.content)
         return reply
 
     return tamper

@@ -15,12 +15,12 @@ from fedmix.flower.processes import Link
 LISTEN = "import http.server; http.server.HTTPServer(('127.0.0.1', {port}), None).serve_forever()"
 END = "raise SystemExit(3)"
 END_LATER = (
-    "import pathlib, time\nwhile not pathlib.Path('../metrics.jsonl').is_file(): "
+    "import pathlib, time\nwhile not pathlib.Path('../../metrics.jsonl').is_file(): "
     "time.sleep(0.1)\ntime.sleep(1); " + END
 )
 TRAIN = (
     "import pathlib, time; "
-    "pathlib.Path('../metrics.jsonl').write_text('{\"round\": 1, \"loss\": 0.5}\\n'); "
+    "pathlib.Path('../../metrics.jsonl').write_text('{\"round\": 1, \"loss\": 0.5}\\n'); "
     "time.sleep(3)"
 )
 WAIT = "import time; time.sleep(20)"
@@ -59,7 +59,7 @@ def test_a_process_that_has_ended_is_named_with_its_log(link: Link) -> None:
     ("node", "run", "said"),
     [
         (END, WAIT, r"^node-1 ended \(exit code 3\); its log is .*node-1\.log$"),
-        (END_LATER, TRAIN, "^the federation failed: the logs in"),
+        (END_LATER, TRAIN, "^the federation failed: its server ended after round 1"),
     ],
     ids=["before the first round", "after it"],
 )
@@ -71,6 +71,6 @@ def test_only_a_federation_that_has_not_begun_ends_with_a_node(
             parts = {"superlink": LISTEN.format(port=self.port), "node-1": node, "run": run}
             return super().start(name, [sys.executable, "-c", parts.get(name, WAIT)])
 
-    monkeypatch.setattr("fedmix.flower.processes.Link", Acted)
+    monkeypatch.setattr("fedmix.flower.local.Link", Acted)
     with pytest.raises(FedmixError, match=said):
         federation.run("digits", nodes=5, rounds=2, out=tmp_path, quiet=True)

@@ -8,8 +8,9 @@ import torch
 
 from fedmix.core.errors import BadInput
 from fedmix.exchange import Exchange
-from fedmix.flower.policy import Policy, Withheld
+from fedmix.flower.policy import Policy
 from fedmix.flower.roster import TooFew
+from fedmix.flower.wire import Refused
 from tests.flower.tasks import EVERYONE, SIZES, light, owners, samples, simulated, start
 
 
@@ -43,7 +44,7 @@ def test_a_policy_never_weakens_what_was_asked_for() -> None:
     assert Policy(least_m=5, least_noise=0.1).applied(asked, 0, 50) == asked
     assert Policy(least_m=30).applied(Exchange(m=0.5), 0, 50) == Exchange(m=30)
     assert Policy(least_m=30).applied(Exchange(m="all"), 0, 50) == Exchange(m="all")
-    with pytest.raises(Withheld, match="fewer samples than the 60"):
+    with pytest.raises(Refused, match="fewer samples than the 60"):
         Policy(least_m=60).applied(Exchange(m="all"), 0, 50)
 
 
@@ -122,7 +123,7 @@ def test_without_a_policy_the_pool_is_the_simulations() -> None:
         (
             "refuse = true",
             "'refuse' is not a setting of a policy; known are share_means, least_m, least_noise, "
-            "most_clip",
+            "most_clip, most_releases, share_weights, most_rounds, experiments, fedmix, ledger",
         ),
         ("least_m = ", "is not valid TOML"),
         ("a = " + "[" * 40000, "is not valid TOML"),

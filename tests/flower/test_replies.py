@@ -171,7 +171,7 @@ def test_means_are_counted_when_they_arrive_good_or_not_and_may_not_be_huge(
 
 @pytest.mark.parametrize("said", ["a\nb\x1b[31m" + "c" * 1000, 7, ["policy"], b"policy", ""])
 def test_a_refusal_is_in_words_of_the_servers_own(said: Any) -> None:
-    content = RecordDict({"about": ConfigRecord({"refused": said, "step": "\x1b[31m"})})
+    content = RecordDict({"fedmix": ConfigRecord({"refused": said, "step": "\x1b[31m"})})
     assert wire.refused(content) == "for no reason that is known here"
 
 
@@ -181,6 +181,6 @@ def test_a_refusal_tells_what_the_server_needs() -> None:
         wire.refused(wire.refusal("step", step=7))
         == "its local update failed at step 7; its own log says why"
     )
-    content = RecordDict({"about": ConfigRecord({"refused": "step", "step": "\x1b[31m"})})
+    content = RecordDict({"fedmix": ConfigRecord({"refused": "step", "step": "\x1b[31m"})})
     assert wire.refused(content) == "its local update failed at step unknown; its own log says why"
-    assert wire.refused(RecordDict({"about": ConfigRecord({"exchange": json.dumps({})})})) is None
+    assert wire.refused(RecordDict({"fedmix": ConfigRecord({"exchange": json.dumps({})})})) is None

@@ -2,6 +2,8 @@
 only that.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -18,7 +20,7 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 from fedmix import BadInput, Exchange, Experiment
 from fedmix.core.errors import FedmixError
 from fedmix.exchange import Means
-from fedmix.flower import client_app, secagg, wire
+from fedmix.flower import client_app, legacy, secagg, wire
 from fedmix.flower.remote import Remote
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import CLASSES, EVERYONE, SIZES, light, remote, samples, simulated, task
@@ -126,7 +128,7 @@ def test_masks_use_every_bit_of_a_key() -> None:
         used: Callable[..., list[Any]] = import_module(f"flwr.{module}").pseudo_rand_gen
         assert (used(one, 2**32, shape)[0] != used(other, 2**32, shape)[0]).any()
         assert (used(one, 2**32, shape)[0] == used(one, 2**32, shape)[0]).all()
-    drawn = secagg.masks(one, 2**32, [(100_000,)])[0]
+    drawn = legacy.masks(one, 2**32, [(100_000,)])[0]
     assert 0 <= drawn.min() < 2**20
     assert 2**32 - 2**20 < drawn.max() < 2**32
     assert abs(drawn.mean() / 2**32 - 0.5) < 5 / np.sqrt(12 * 100_000)
@@ -143,21 +145,38 @@ def test_both_sides_make_their_masks_so(monkeypatch: pytest.MonkeyPatch) -> None
         "server.workflow.secure_aggregation.secaggplus_workflow",
     ):
         module = import_module(f"flwr.{side}")
-        assert module.__dict__["pseudo_rand_gen"] is secagg.masks
-        called[side] = Mock(wraps=secagg.masks)
+        assert module.__dict__["pseudo_rand_gen"] is legacy.masks
+        called[side] = Mock(wraps=legacy.masks)
         monkeypatch.setattr(module, "pseudo_rand_gen", called[side])
-    nodes = Nodes(client_app(task(light(exchange=HOW))), range(2))
-    next(
-        remote(
-            light(exchange=HOW, training=EVERYONE | {"clients_per_round": 2}), nodes, min_clients=2
-        ).run(1)
-    )
+    pair = light(exchange=HOW, training=EVERYONE | {"clients_per_round": 2})
+    next(remote(pair, Nodes(client_app(task(pair)), range(2)), min_clients=2).run(1))
     assert [mock.call_count for mock in called.values()] == [2 * 2, 2]
 
 
-def test_a_flower_without_the_function_that_is_replaced_is_refused() -> None:
-    with pytest.raises(ImportError, match=r"flwr\.other has no pseudo_rand_gen"):
-        secagg.use_masks(ModuleType("flwr.other"))
+@pytest.mark.parametrize(
+    "there", [{}, {"pseudo_rand_gen": 3}, {"pseudo_rand_gen": lambda seed, shapes: [seed, shapes]}]
+)
+def test_a_flower_with_another_function_than_is_replaced_is_refused(
+    there: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("flwr.other")
+    vars(module).update(there)
+    monkeypatch.setitem(sys.modules, "flwr.other", module)
+    with pytest.raises(BadInput, match=r"in flwr\.other, and Flower .* has no such function there"):
+        legacy.with_masks("flwr.other")
+    with pytest.raises(BadInput, match=r"leave exchange\.secure out"):
+        legacy.with_masks("flwr.nowhere")
+
+
+def test_the_older_api_is_imported_for_secure_sums_only() -> None:
+    """In a process of its own: who exchanges means in the clear needs none of it."""
+    code = """
+from tests.flower.tasks import light, remote
+next(remote(light(exchange={"m": 4})).run(1))
+import sys
+assert "fedmix.flower.legacy" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_who_lets_nothing_out_is_left_out_and_asked_once(tmp_path: Any) -> None:
@@ -169,8 +188,7 @@ def test_who_lets_nothing_out_is_left_out_and_asked_once(tmp_path: Any) -> None:
     assert real.exchange is not None
     assert real.exchange.sent.tolist() == [1, 1, 0, 1]
     assert len(real.exchange.pool or ()) == 1
-    steps = [m for m in nodes.of_kind("train", 2) if RECORD_KEY_CONFIGS in m.content]
-    assert len(steps) == 1
+    assert len(nodes.of_kind("query.sum", 2)) == 1
 
 
 def test_a_group_that_loses_a_client_gives_no_sum_and_its_others_go_into_another() -> None:
@@ -204,9 +222,7 @@ def test_a_sum_lost_at_its_last_step_counts_and_its_clients_are_asked_for_no_oth
     assert real.exchange.sent.tolist() == real.exchange.ledger.sent.tolist() == [1, 1, 1, 1]
     assert len(real.exchange.pool or ()) == 1
     for client in range(4):
-        assert (
-            len([m for m in nodes.of_kind("train", client) if RECORD_KEY_CONFIGS in m.content]) == 4
-        )
+        assert len(nodes.of_kind("query.sum", client)) == 4
 
 
 def test_a_run_whose_only_sum_was_lost_says_so_and_asks_nobody_again() -> None:
@@ -216,7 +232,7 @@ def test_a_run_whose_only_sum_was_lost_says_so_and_asks_nobody_again() -> None:
         list(real.run(1))
     assert real.exchange is not None
     assert real.exchange.ledger.sent.tolist() == [1, 1, 1, 1]
-    assert len([m for m in nodes.of_kind("train") if RECORD_KEY_CONFIGS in m.content]) == 4 * 4
+    assert len(nodes.of_kind("query.sum")) == 4 * 4
 
 
 def test_a_client_with_a_key_that_is_none_does_not_expel_others() -> None:
@@ -314,12 +330,12 @@ def test_a_client_keeps_to_its_own_settings(content: RecordDict, reason: str) ->
         Nodes(client_app(task(experiment)), []),
         Context(1, 1, {"partition-id": 0}, RecordDict(), {}),
     )
-    reply = nodes.app(Message(content, dst_node_id=1, message_type="train"), context)
+    reply = nodes.app(Message(content, dst_node_id=1, message_type="query.sum"), context)
     assert reason in str(wire.refused(reply.content))
 
 
-@pytest.mark.parametrize("kind", ["query.join", "query.means", "train.default"])
-def test_a_step_in_a_message_of_another_kind_is_refused(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["query.join", "query.means", "query.pool", "train.default"])
+def test_a_step_in_a_message_of_another_kind_gets_neither_keys_nor_means(kind: str) -> None:
     """Flower's part of the protocol hands such messages on, as if there were no masks."""
     nodes = Nodes(client_app(task(light(exchange=HOW))), [0])
     [(node, context)] = nodes.contexts.items()
@@ -328,19 +344,19 @@ def test_a_step_in_a_message_of_another_kind_is_refused(kind: str) -> None:
         *map(asked, [*Stage.all()[1:], "x"]),
     ):
         reply = nodes.app(Message(content, dst_node_id=node, message_type=kind), context)
-        assert "message of another kind" in str(wire.refused(reply.content))
         assert not reply.content.array_records
+        assert RECORD_KEY_CONFIGS not in reply.content
 
 
 def test_a_mean_is_made_in_the_one_step_that_masks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever Flower does with a step: here it hands everything on."""
     monkeypatch.setattr(
-        secagg, "secaggplus_mod", lambda message, context, fit: fit(message, context)
+        secagg.client, "secaggplus_mod", lambda message, context, fit: fit(message, context)
     )
     nodes = Nodes(client_app(task(light(exchange=HOW))), [0])
     [(node, context)] = nodes.contexts.items()
     reply = nodes.app(
-        Message(asked(Stage.SHARE_KEYS), dst_node_id=node, message_type="train"), context
+        Message(asked(Stage.SHARE_KEYS), dst_node_id=node, message_type="query.sum"), context
     )
     assert "outside a sum" in str(wire.refused(reply.content))
 
@@ -370,7 +386,7 @@ def test_a_client_adds_its_mean_once_and_never_sends_it_alone() -> None:
     real, nodes = federated(light(exchange=HOW))
     list(real.run(1))
     for kind, content, reason in (
-        ("train", asked(Stage.SETUP, **secagg.agreed(Exchange(**HOW), 2)), "in a sum already"),
+        ("query.sum", asked(Stage.SETUP, **secagg.agreed(Exchange(**HOW), 2)), "in a sum already"),
         (
             "query.means",
             RecordDict({"about": ConfigRecord({"round": 0, "epoch": 0})}),

@@ -205,8 +205,17 @@ def joining(data: bytes) -> None:
     content = content_of(data)
     assert (wire.refused(content) or "").isprintable()
     assert wire.size(content) >= 0
-    assert wire.lacks(content) in (True, False)
+    wire.holds(content)
     wire.Presence.read(content, 4)
+
+
+def terms(data: bytes) -> None:
+    """What a node has in common with the server."""
+    from fedmix.flower.terms import Terms
+
+    theirs = Terms.read(content_of(data))
+    assert str(theirs).isprintable()
+    theirs.check(theirs)
 
 
 def means_sent(data: bytes) -> None:
@@ -248,12 +257,16 @@ def _nodes(**exchange: Any) -> Any:
 
 def _asked(kind: str, data: bytes, **exchange: Any) -> None:
     """Ask a client that has just started; what it refuses is raised."""
-    from flwr.app import Context, Message, RecordDict
+    from flwr.app import ConfigRecord, Context, Message, RecordDict
 
     from fedmix.flower import wire
+    from fedmix.flower.sharing import HELD, POOL
 
     nodes, content = _nodes(**exchange), content_of(data)
     context = Context(1, 1, {"partition-id": 1}, RecordDict(), {})
+    if kind == "train":
+        pool = {"x": torch.zeros(2, 6), "y": torch.full((2, 3), 1 / 3)}
+        context.state[POOL], context.state[HELD] = wire.pack(pool), ConfigRecord({"version": 1})
     refused = wire.refused(
         nodes.app(Message(content, dst_node_id=1, message_type=kind), context).content
     )
@@ -270,21 +283,27 @@ def asked_for_means(data: bytes) -> None:
 
 
 def asked_to_train(data: bytes) -> None:
-    """Weights and a pool."""
+    """Weights."""
     _asked("train", data, m=4)
+
+
+def asked_to_keep_pool(data: bytes) -> None:
+    """A pool."""
+    _asked("query.pool", data, m=4)
 
 
 def asked_for_sum(data: bytes) -> None:
     """A step of secure aggregation."""
-    _asked("train", data, m="all", average=2, clip=3.0, secure="secagg+")
+    _asked("query.sum", data, m="all", average=2, clip=3.0, secure="secagg+")
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     f.__name__: f
     for f in (
         toml, setting, metrics, reported_toml, summary, clients, environment, gallery, steps,
-        checkpoint, header, parquet, image, policy, releases, joining, means_sent, update, masked,
-        asked_for_means, asked_to_train, asked_for_sum,
+        checkpoint, header, parquet, image, policy, releases, joining, terms,
+        means_sent, update, masked,
+        asked_for_means, asked_to_train, asked_to_keep_pool, asked_for_sum,
     )
 }  # fmt: skip
 

@@ -178,6 +178,19 @@ def test_derivatives_of_ones_own_kinks_and_rounding_pass(
     Federation(Between(function), arrays(), FedMix(0.1), Training(2))
 
 
+@pytest.mark.parametrize("kind", [nn.LeakyReLU, nn.ELU, nn.Hardtanh, nn.SiLU])
+def test_activations_in_place_train_as_others_do(kind: Any) -> None:
+    trained = []
+    for in_place in (False, True):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 8), kind(inplace=in_place), nn.Linear(8, 3))
+        federation = Federation(net, arrays(), FedMix(0.3), Training(2))
+        assert [done.round for done in federation.run(2)] == [1, 2]
+        trained.append(federation.params)
+    for name, weights in trained[0].items():
+        assert torch.allclose(weights, trained[1][name], atol=1e-6)
+
+
 # What a call of the module would run
 
 

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+import torch.nn.utils.prune
 from torch import Tensor, nn
 
-from fedmix import BadInput, Federation, FedMix, Supervised, Training
+from fedmix import BadInput, Federation, FedMix, FedmixWarning, Supervised, Training
+from fedmix.core.losses import squared_error
 from fedmix.core.types import Params
 from fedmix.data import FederatedData
 from fedmix.models import Model
@@ -241,9 +243,44 @@ def test_a_model_that_looks_at_the_largest_of_a_batch_is_refused(largest: int) -
         Federation(Stateful(scaled), data, Supervised(), Training(2))
 
 
+class Listed(nn.Module):
+    """Its weights are in `held`, and a layer of its own in a list, which PyTorch knows of."""
+
+    def __init__(self, held: object) -> None:
+        super().__init__()
+        self.linear, self.held = nn.Linear(4, 3), held
+        self.again = [self.linear]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x)
+        return out
+
+
+class Looked(nn.Module):
+    """A layer that looks codes up."""
+
+    def __init__(self, table: nn.Module) -> None:
+        super().__init__()
+        self.table = table
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.table(x.long().clamp(0))[:, 0]
+        return out
+
+
 def unset() -> nn.Module:
     module = nn.Linear(4, 3)
     nn.init.constant_(module.weight, torch.nan)
+    return module
+
+
+def pruned() -> nn.Module:
+    return nn.utils.prune.random_unstructured(nn.Linear(4, 3), "weight", 0.5)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def with_parameter(kind: torch.dtype) -> nn.Module:
+    module = nn.Linear(4, 3)
+    module.other = nn.Parameter(torch.ones(2, dtype=kind), requires_grad=False)
     return module
 
 
@@ -298,6 +335,20 @@ REFUSED: list[tuple[str, nn.Module]] = [
         r"layer '0' \(LazyLinear\) has no weights yet; call the module once",
         nn.Sequential(nn.LazyLinear(3)),
     ),
+    (r"keeps weights in 'held', .*; make it an nn.ModuleList", Listed([nn.Linear(4, 4)])),
+    (r"keeps weights in '0.held'", nn.Sequential(Listed({"a": nn.Linear(4, 4)}))),
+    (r"keeps weights in 'held'", Listed((1, nn.Parameter(torch.zeros(2))))),
+    (r"cannot be copied: Only Tensors created explicitly", pruned()),
+    (r"it \(Linear\) has int64 parameters, which cannot be averaged", with_parameter(torch.int64)),
+    (r"has complex64 parameters, which cannot be averaged", with_parameter(torch.complex64)),
+    (
+        r"layer 'table' \(Embedding\) changes its weights whenever it is called; leave max_norm",
+        Looked(nn.Embedding(9, 3, max_norm=1.0)),
+    ),
+    (
+        r"layer 'table' \(Embedding\) has sparse gradients, .*; leave sparse out",
+        Looked(nn.Embedding(9, 3, sparse=True)),
+    ),
     (r"has no parameters that can be trained", nn.Linear(4, 3).requires_grad_(False)),
     (
         r"the model is the class Pair; give an instance of an nn.Module: Net\(\) instead of Net",
@@ -317,6 +368,24 @@ def test_models_that_cannot_be_trained_are_refused(words: str, module: nn.Module
     with pytest.raises(BadInput, match=words) as caught:
         Federation(module, arrays(), Supervised(), Training(2))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("held", [[nn.Linear(4, 4).requires_grad_(False)], [torch.ones(2)], (1,)])
+def test_a_list_of_what_is_not_trained_is_taken(held: object) -> None:
+    Federation(Listed(held), arrays(), Supervised(), Training(2))
+
+
+def test_outputs_that_are_probabilities_are_warned_of() -> None:
+    """A softmax before cross-entropy makes slopes vanish; its logarithm changes nothing."""
+    softmax = nn.Sequential(nn.Linear(4, 3), nn.Softmax(1))
+    with pytest.warns(FedmixWarning, match="are probabilities, .*; leave out the softmax") as told:
+        Federation(softmax, arrays(), Supervised(), Training(2))
+    assert [one.filename for one in told] == [__file__]
+    # warnings are errors in tests
+    Federation(
+        nn.Sequential(nn.Linear(4, 3), nn.LogSoftmax(1)), arrays(), Supervised(), Training(2)
+    )
+    Federation(softmax, arrays(), Supervised(), Training(2), loss=squared_error)
 
 
 NORMS: list[tuple[nn.Module, tuple[int, ...]]] = [

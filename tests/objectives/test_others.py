@@ -23,7 +23,7 @@ from fedmix import (
 from fedmix.core.rng import keep_mask
 from fedmix.core.types import Batch, Params
 from fedmix.models import Model
-from fedmix.objectives import Needs, Phase
+from fedmix.objectives import Needs, Phase, batch_mean
 from fedmix.training.local_step import local_step
 from tests.synthetic import model_and_batch
 
@@ -36,6 +36,13 @@ def scalar_model() -> tuple[Model, Params]:
     """f(x) = w·x with one weight, w = 2, under squared error."""
     model = Model(nn.Linear(1, 1, bias=False), losses.squared_error)
     return model, {"weight": tensor([2.0])}
+
+
+def test_the_mean_of_a_batch_of_padding_is_zero() -> None:
+    """A client that is done waits in its slot; 0/0 would be NaN, whose gradient spreads."""
+    values, mask = torch.tensor([3.0, 5.0, 7.0]), torch.tensor([1.0, 1.0, 0.0])
+    assert float(batch_mean(values, mask)) == 4.0
+    assert float(batch_mean(values, 0 * mask)) == 0.0
 
 
 def test_supervised_leaves_padding_out() -> None:

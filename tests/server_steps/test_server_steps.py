@@ -232,7 +232,7 @@ def test_a_server_step_that_fails_leaves_the_round_undone() -> None:
     class Fails(FedAvgM):
         def __call__(self, state: Params, weights: Params, mean: Params) -> tuple[Params, Params]:
             calls.append(1)
-            if len(calls) == 2:
+            if len(calls) == 3:  # the first is a trial
                 raise KeyboardInterrupt
             return super().__call__(state, weights, mean)
 
@@ -245,3 +245,38 @@ def test_a_server_step_that_fails_leaves_the_round_undone() -> None:
     list(whole.run(3))
     assert run.traffic == whole.traffic
     assert all(torch.equal(p, run.params[n]) for n, p in whole.params.items())
+
+
+def returns(what: Callable[[Params, Params], Any], first: Any = None) -> ServerStep:
+    class Own(ServerStep):
+        def init(self, _: Params) -> Params:
+            return {} if first is None else first
+
+        def __call__(self, state: Params, _: Params, mean: Params) -> tuple[Params, Params]:
+            given: tuple[Params, Params] = what(state, mean)
+            return given
+
+    return Own()
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (returns(lambda _, mean: mean), "must return a state and weights, as a tuple"),
+        (returns(lambda state, _: (state, {})), "returns weights with other names"),
+        (returns(lambda state, mean: (state, {n: t.double() for n, t in mean.items()})), "types"),
+        (returns(lambda _, mean: ({"k": torch.ones(2)}, mean)), "its `init` gives the first"),
+        (returns(lambda _, mean: ({"k": 1}, mean)), "a dict of tensors by name"),
+        (returns(lambda state, mean: (state, mean), {"k": 1}), r"init must return a state as a"),
+        (
+            returns(lambda state, mean: (state, {n: t.add_(1) for n, t in mean.items()})),
+            "changes its arguments; return new tensors",
+        ),
+    ],
+)  # fmt: skip
+def test_a_step_that_breaks_the_rules_is_refused_before_the_first_round(
+    step: ServerStep, said: str
+) -> None:
+    with pytest.raises(BadInput, match=said) as caught:
+        federation(step)
+    assert "\n" not in str(caught.value)

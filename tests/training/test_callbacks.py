@@ -298,6 +298,33 @@ def test_bad_arguments_are_refused_in_a_sentence(wrong: dict[str, Any], said: st
     assert len(str(caught.value)) < 300
 
 
+def test_numbers_by_name_may_be_called_zero() -> None:
+    run = federation(metrics={"recall": lambda *_: {0: 0.25, 1: 0.5}})
+    found = run.evaluate()
+    assert (found["recall.0"], found["recall.1"]) == (0.25, 0.5)
+    assert "recall" not in found
+
+
+def test_two_metrics_of_one_name_are_refused() -> None:
+    run = federation(metrics={"a": lambda *_: {"b": 1.0}, "a.b": lambda *_: 2.0})
+    with pytest.raises(BadInput, match=r"metrics\['a.b'\] gave 'a.b', and so did another; rename"):
+        run.evaluate()
+
+
+@pytest.mark.parametrize("rate", [-1.0, 0.0, float("nan"), float("inf"), "half", None])
+def test_a_rate_that_is_none_is_refused_before_the_next_round(rate: Any) -> None:
+    def sets(_: Round, run: Federation) -> None:
+        run.lr_scale = rate
+
+    run = federation(callbacks=[sets])
+    for _ in range(2):  # nor does it go on when asked again
+        with pytest.raises(
+            BadInput, match=r"federation\.lr_scale=.* (must be positive|is no number)"
+        ):
+            list(run.run(3))
+        assert run.round == 1
+
+
 @pytest.mark.parametrize("value", ["high", torch.zeros(3), None, {"a": [1.0]}], ids=str)
 def test_a_metric_that_is_no_number_is_refused_in_a_sentence(value: Any) -> None:
     run = federation(metrics={"mine": lambda *_: value})

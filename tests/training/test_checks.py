@@ -399,6 +399,81 @@ def test_a_transform_that_looks_at_the_batch_or_draws_numbers_is_refused() -> No
     Federation(net, replace(data, transform=Transformed()), Supervised(), Training(2))
 
 
+@dataclass(frozen=True)
+class Scaled(Plain):
+    """A transform that scales in place, samples as they are stored."""
+
+    def units(self, raw: Tensor) -> Tensor:
+        return raw.mul_(2)
+
+
+def test_a_transform_that_changes_what_it_is_given_is_refused_and_changes_nothing() -> None:
+    """Each call would change the stored samples once more, and train on other ones."""
+    data = arrays()
+    before = data.x.copy(), data.held_out.x.copy()
+    for wrong in (Scaled(), Transformed(function=lambda x: x.sub_(0.5))):
+        name = type(wrong).__name__
+        with pytest.raises(BadInput, match=f"{name} changes the samples that it is given, as x -="):
+            Federation(nn.Linear(4, 3), replace(data, transform=wrong), Supervised(), Training(2))
+    assert np.array_equal(data.x, before[0])
+    assert np.array_equal(data.held_out.x, before[1])
+
+
+def test_a_transform_that_makes_no_inputs_is_told_so() -> None:
+    for words, function in (
+        ("Transformed makes NaN or infinity of samples; look at its formula", torch.log),
+        ("Transformed makes 7 inputs of 8 samples; make one of each", lambda x: x[1:]),
+        (
+            "weights are float32, and Transformed makes inputs float64; make both",
+            torch.Tensor.double,
+        ),
+    ):
+        made = replace(arrays(16), transform=Transformed(function=function))
+        with pytest.raises(BadInput, match=words):
+            Federation(nn.Linear(4, 3), made, Supervised(), Training(2))
+
+
+SHAPES = r"values of shape \(2, 3\) for 2 samples; give one for each, as with reduction='none'"
+
+
+@pytest.mark.parametrize("name", ["value", "report", "score"])
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            lambda z, y: nn.functional.cross_entropy(z, y),
+            r"gives values of shape \(\) for 2 samples",
+        ),
+        (lambda z, y: (z - y) ** 2, f"gives {SHAPES}"),
+        (
+            lambda z, y: (z.argmax(1, keepdim=True) == y.argmax(1)).float(),
+            r"gives values of shape \(2, 2\)",
+        ),
+        (lambda z, y: float((z * y).sum()), "is of type float; give one for each"),
+        (lambda z, y: z @ y, r"fails for outputs and targets of shape \(2, 3\): mat1 and mat2"),
+    ],
+    ids=["mean", "each target", "pairs", "float", "error"],
+)
+def test_a_loss_gives_one_value_for_each_sample(
+    name: str, function: Callable[[Tensor, Tensor], Tensor], said: str
+) -> None:
+    """Others would be broadcast against the mask of a batch as large as the number of classes, or
+    be averaged to another score.
+    """
+    loss = replace(cross_entropy, name="mine", **{name: function})  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=f"the loss 'mine': its {name} {said}"):
+        Federation(nn.Linear(4, 3), arrays(), Supervised(), Training(2), loss=loss)
+
+
+def test_a_loss_that_takes_one_target_for_each_output_gets_them_of_a_mean() -> None:
+    """Which all samples share: torch's binary cross-entropy does not broadcast."""
+    z, y = torch.tensor([[0.0, 2.0], [-1.0, 0.5], [3.0, 1.0]]), torch.tensor([[1.0, 0.25]])
+    binary = torch.nn.functional.binary_cross_entropy_with_logits
+    loss = replace(cross_entropy, value=lambda z, y: binary(z, y, reduction="none").sum(1))
+    by_hand = -(y * z.sigmoid().log() + (1 - y) * (1 - z.sigmoid()).log()).sum(1)
+    assert torch.allclose(loss(z, y), by_hand)
+
+
 @pytest.mark.parametrize("function", [lambda x: x - x.mean(0), lambda x: x / x.abs().max()])
 @pytest.mark.parametrize("row", [0, 11])
 @pytest.mark.parametrize("alike", [True, False])

@@ -9,7 +9,9 @@ import numpy as np
 from torch import nn
 
 from fedmix import models
-from fedmix.bench.plain import PlainCharLSTM, PlainLoop
+from fedmix.bench import functional, plain
+from fedmix.bench.functional import functional_loss
+from fedmix.bench.plain import LoopLoss, PlainCharLSTM, PlainLoop, loop_loss
 from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.data.cifar import CIFAR10
@@ -24,6 +26,7 @@ from fedmix.data.transforms import OneHot, Transform
 from fedmix.experiment.presets import experiment
 from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
+from fedmix.objectives import Objective
 from fedmix.training.engines import Engine, Sequential, Vectorised
 from fedmix.training.federation import Federation
 from fedmix.training.settings import Training
@@ -81,11 +84,30 @@ WORKLOADS = {
 }
 
 VARIANTS: dict[str, Callable[..., Engine]] = {
-    "plain": Sequential,  # the loop then replaces the engine
+    "plain": Sequential,  # a loop then replaces the engine
+    "functional": Sequential,
     "sequential": Sequential,
     "vectorised": partial(Vectorised, compile=False),
     "compiled": partial(Vectorised, compile=True),
     "processes": partial(Vectorised, compile=True),
+}
+
+
+class Loop(NamedTuple):
+    """A loop of one's own.
+
+    Args:
+        loss: Makes its loss from an objective.
+        known: The algorithms that it has.
+    """
+
+    loss: Callable[[Objective], LoopLoss]
+    known: tuple[str, ...]
+
+
+LOOPS = {
+    "plain": Loop(loop_loss, plain.KNOWN),
+    "functional": Loop(functional_loss, functional.KNOWN),
 }
 
 
@@ -125,10 +147,10 @@ def federation(
         exchange=spec.build_exchange(),
         engine=VARIANTS[variant](device=device, precision=size.precision),
     )
-    if variant == "plain":
+    if variant in LOOPS:
         built.runner = PlainLoop(
             (workload.loop_model or workload.model)(),
-            built.objective,
+            LOOPS[variant].loss(built.objective),
             training,
             built.device,
             size.precision,

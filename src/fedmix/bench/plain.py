@@ -33,16 +33,12 @@ class PlainLoop:
     def __init__(
         self,
         module: nn.Module,
-        objective: Objective,
+        loss: LoopLoss,
         training: Training,
         device: torch.device,
         precision: Precision = "float32",
     ) -> None:
-        self.module, self.loss, self.training = (
-            module.to(device).train(),
-            loop_loss(objective),
-            training,
-        )
+        self.module, self.loss, self.training = module.to(device).train(), loss, training
         self.precision = precision
         self.weights = [p for p in module.parameters() if p.requires_grad]
 
@@ -90,9 +86,9 @@ def loop_loss(objective: Objective) -> LoopLoss:
         case Supervised():
             return lambda module, x, y, _: F.cross_entropy(module(x), y)
         case NaiveMix(lam=lam, per="batch"):
-            return lambda module, x, y, mean: naivemix(module, x, y, _given(mean), lam)
+            return lambda module, x, y, mean: naivemix(module, x, y, given(mean), lam)
         case FedMix(lam=lam, scale="proposition", expand="loss", per="batch", third=1.0):
-            return lambda module, x, y, mean: fedmix(module, x, y, _given(mean), lam)
+            return lambda module, x, y, mean: fedmix(module, x, y, given(mean), lam)
     raise BadInput(f"the plain loop knows {', '.join(KNOWN)}; measure other algorithms without it")
 
 
@@ -120,7 +116,8 @@ def fedmix(module: nn.Module, x: Tensor, y: Tensor, mean: Received, lam: float) 
     )
 
 
-def _given(mean: Received | None) -> Received:
+def given(mean: Received | None) -> Received:
+    """The mean that came with a batch; BadInput if none did."""
     if mean is None:
         raise BadInput("this round carries no means; run a mean exchange first")
     return mean

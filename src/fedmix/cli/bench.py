@@ -37,7 +37,7 @@ def steps(
     algorithms: options.Algorithms = "fedavg,fedmix",
     variants: Annotated[
         str, typer.Option(help="Which to compare, split by commas.")
-    ] = "plain,sequential,vectorised,compiled,processes",
+    ] = "plain,functional,sequential,vectorised,compiled,processes",
     device: Device = "cpu",
     repeats: Annotated[
         int, typer.Option(help="Timed rounds of each variant; they take turns.")
@@ -61,8 +61,8 @@ def steps(
     json_file: JsonFile = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Time one local step of all clients: the plain PyTorch loop, both engines, compiled, and on
-    several processes.
+    """Time one local step of all clients: the plain PyTorch loop, the same with the losses of
+    fedmix.functional, both engines, compiled, and on several processes.
     """
     from fedmix.bench import results
     from fedmix.bench.cases import VARIANTS, WORKLOADS, Size
@@ -228,23 +228,23 @@ def _known_algorithms(text: str) -> list[str]:
 
 
 def _possible(variants: Sequence[str], algorithm: str, device: str) -> list[str]:
-    """Return the variants that exist for an algorithm and a device: the plain loop has only some
+    """Return the variants that exist for an algorithm and a device: loops have only some
     algorithms, and several processes need a CPU.
     """
-    from fedmix.bench.plain import KNOWN
+    from fedmix.bench.cases import LOOPS
 
     possible = [
         v
         for v in variants
-        if (v != "plain" or algorithm in KNOWN) and (v != "processes" or device == "cpu")
+        if (v not in LOOPS or algorithm in LOOPS[v].known) and (v != "processes" or device == "cpu")
     ]
     if not possible:
-        why = (
-            f"the plain loop knows {', '.join(KNOWN)}, and not {algorithm}"
-            if "plain" in variants
-            else "processes need a CPU"
-        )
-        raise BadInput(f"{why}; choose other variants")
+        loops = [
+            f"the {v} loop knows {', '.join(LOOPS[v].known)}, and not {algorithm}"
+            for v in variants
+            if v in LOOPS
+        ]
+        raise BadInput(f"{'; '.join(loops) or 'processes need a CPU'}; choose other variants")
     return possible
 
 

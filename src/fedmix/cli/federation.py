@@ -1,28 +1,20 @@
-"""`fedmix federation run` and `keys`."""
+"""`fedmix federation run`, `keys` and `check`."""
 
-import json
+import logging
 import os
-import shutil
 import signal
 import sys
-import textwrap
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from click import ClickException
 
 from fedmix.cli import options
-from fedmix.core.errors import BadInput, FedmixError, Interrupted
+from fedmix.core.errors import BadInput
 from fedmix.core.signals import heard
-
-if TYPE_CHECKING:
-    from fedmix.experiment.spec import Experiment
-    from fedmix.runs.progress import Progress
-
-POLL_SECONDS = 0.3  # between two looks at the run's files
 
 app = typer.Typer(
     help="A real federation on Flower: every client a process of its own.", no_args_is_help=True
@@ -52,6 +44,14 @@ def run(
         float, typer.Option(help="The share of a round's clients that must reply.")
     ] = 0.5,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for a round's replies.")] = 600.0,
+    tensorboard: options.Board = False,
+    metrics_address: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve the last round's metrics there, in Prometheus' format.",
+        ),
+    ] = "",
     tls: Annotated[
         bool, typer.Option("--tls", help="With certificates and keys, made for this run.")
     ] = False,
@@ -74,6 +74,7 @@ def run(
     _check_flower()
     from fedmix.cli.output import show_results
     from fedmix.experiment.sweep import only_experiment
+    from fedmix.flower.local import federate, with_nodes
     from fedmix.flower.policy import Policy
     from fedmix.flower.server import folder_of
     from fedmix.flower.settings import Settings
@@ -83,7 +84,8 @@ def run(
     from fedmix.runs.run import Run
 
     experiment = only_experiment(what, algorithm, rounds, seed, settings or [])
-    experiment, clients = _with_nodes(experiment, nodes)
+    experiment, changed = with_nodes(experiment, nodes, data)
+    clients = int(experiment.data.clients)
     task = Task.of(experiment)
     folder = folder_of(task, out.resolve())
     node_config: dict[str, Any] = {"data": str(data.resolve())} if data else {}
@@ -93,6 +95,8 @@ def run(
         "timeout": timeout,
         "out": str(out.resolve()),
         "at-once": 2 * (os.cpu_count() or 1),
+        "tensorboard": tensorboard,
+        "metrics-address": metrics_address,
         "command": options.command_line(),
         **node_config,
     }
@@ -104,9 +108,12 @@ def run(
     summary = Run(experiment, folder).finished()
     if summary is None:
         if not quiet and not as_json:
-            logs = folder / "flower"
+            if changed:
+                fit = ", ".join(f"{path}={value}" for path, value in changed.items())
+                console().print(f"so that {clients} nodes hold the data: {fit}", soft_wrap=True)
             console().print(
-                f"starting a SuperLink and {clients} SuperNodes; their logs are in {logs}",
+                f"starting a SuperLink and {clients} SuperNodes; their logs are in "
+                f"{folder / 'flower'}",
                 soft_wrap=True,
             )
         name, seed = experiment.data.name, experiment.seed
@@ -117,7 +124,7 @@ def run(
             _stop_on_signals(),
             Progress(title, experiment, "1/1", quiet=quiet or as_json) as progress,
         ):
-            summary = _federate(experiment, folder, clients, config, node_config, progress, tls=tls)
+            summary = federate(experiment, folder, clients, config, node_config, progress, tls=tls)
     show_results({str(folder): summary}, quiet=quiet, as_json=as_json)
 
 
@@ -153,125 +160,64 @@ def keys(
         console(sys.stdout).print(f"{files}  {about}", soft_wrap=True)
 
 
+@app.command(
+    epilog="Example:  fedmix federation check my-app --node 'partition-id=0 data=\"/srv/digits\"' "
+    "--nodes-only"
+)
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="APP", help="The folder of the Flower app.")],
+    node: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONFIG",
+            help="A node's --node-config, whose data and policy are here; repeatable.",
+        ),
+    ] = None,
+    run_config: Annotated[
+        str, typer.Option(metavar="CONFIG", help="As for flwr run: settings for this run.")
+    ] = "",
+    keys_folder: Annotated[
+        Path | None, typer.Option("--keys", help="A folder of certificates and keys.")
+    ] = None,
+    nodes_only: Annotated[
+        bool, typer.Option("--nodes-only", help="The server's samples are not here.")
+    ] = False,
+) -> None:
+    """Tell what would fail in a federation: versions, settings, data, policies, keys.
+
+    Nothing is sent, and nothing leaves this machine.
+    """
+    _check_flower()
+    from flwr.common.config import parse_config_args
+
+    from fedmix.flower.check import findings
+    from fedmix.runs.progress import console
+
+    def parsed(text: str) -> dict[str, Any]:
+        try:
+            return dict(parse_config_args([text]))
+        except (ValueError, ClickException) as error:
+            raise BadInput(
+                f"{text!r:.80} is no configuration; write key=value key=value"
+            ) from error
+
+    logging.getLogger("fedmix.flower").addHandler(logging.NullHandler())  # what it says is shown
+    wrong = 0
+    nodes = [parsed(text) for text in node or []]
+    for one in findings(folder, parsed(run_config), nodes, keys_folder, server=not nodes_only):
+        wrong += not one.holds
+        mark = "ok  " if one.holds else "FAIL"
+        console(sys.stdout).print(f"{mark} {one.what}: {one.said}", soft_wrap=True)
+    if wrong:
+        raise BadInput(f"{wrong} of these would fail; mend them before the federation runs")
+
+
 def _check_flower() -> None:
     """Raise BadInput if Flower is not installed."""
     try:
         import flwr  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise BadInput("a federation runs on Flower; run: pip install 'fedmix[flower]'") from error
-
-
-def _with_nodes(experiment: "Experiment", nodes: int | None) -> tuple["Experiment", int]:
-    """Return the experiment with one client a node, and the number of nodes."""
-    if not experiment.takes("data.clients"):
-        raise BadInput(
-            f"data {experiment.data.name!r} has no setting for its number of clients; start nodes "
-            "by hand (docs/federation.md)"
-        )
-    if nodes is None:
-        return experiment, int(experiment.data.clients)
-    if nodes < 1:
-        raise BadInput(f"--nodes {nodes}: at least one is needed")
-    per_round = min(nodes, experiment.training.clients_per_round)
-    return experiment.with_settings(
-        {"data.clients": nodes, "training.clients_per_round": per_round}
-    ), nodes
-
-
-def _federate(
-    experiment: "Experiment",
-    folder: Path,
-    clients: int,
-    config: dict[str, Any],
-    node_config: dict[str, Any],
-    progress: "Progress",
-    *,
-    tls: bool,
-) -> dict[str, Any]:
-    """Start all processes, show rounds as they are done, stop all, and return the summary.
-
-    Raises:
-        FedmixError: a process ended before the first round, or the run failed.
-        Interrupted: Ctrl-C was pressed, or a signal asked this process to end.
-    """
-    from fedmix.flower.app import write_app
-    from fedmix.flower.keys import make_keys
-    from fedmix.flower.processes import Link
-    from fedmix.runs.run import Run
-
-    work = folder / "flower"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    flower_app = write_app(work / "app", experiment, config)
-    keys = make_keys(work / "keys", ["localhost"], clients) if tls else None
-    lines = _NewLines(folder / "metrics.jsonl")
-    with Link(work, keys) as link:
-        for client in range(clients):
-            if keys:
-                link.register(client)
-            link.start_node(client, **node_config)
-        running = link.run(flower_app)
-        try:
-            while running.poll() is None:
-                for line in lines.read():
-                    progress.update(line)
-                if not progress.shown:
-                    link.check()  # after the first round, the server does without a lost node
-                    progress.say(_latest(folder))
-                time.sleep(POLL_SECONDS)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"stopped after round {lines.count}; the same command goes on where it was"
-            ) from None
-        for line in lines.read():
-            progress.update(line)
-    summary = Run(experiment, folder).finished()
-    if summary is None:
-        raise FedmixError(f"the federation failed: {_why(folder, work)}")
-    return summary
-
-
-class _NewLines:
-    """Metrics of a run as they are written.
-
-    Lines that a resumed run had before are skipped; the server may cut some of them back.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.count = len(self._complete())
-
-    def _complete(self) -> list[str]:
-        return self.path.read_text().split("\n")[:-1] if self.path.is_file() else []
-
-    def read(self) -> Iterator[dict[str, Any]]:
-        lines = self._complete()
-        self.count = min(self.count, len(lines))
-        for line in lines[self.count :]:
-            self.count += 1
-            yield json.loads(line)
-
-
-def _latest(folder: Path) -> str:
-    """Return the last message of the server's log, shortened."""
-    log = folder / "federation.log"
-    lines = log.read_text().splitlines() if log.is_file() else []
-    return (
-        textwrap.shorten(lines[-1].split(" ", 3)[-1], 60, placeholder=" …")
-        if lines
-        else "waiting for clients"
-    )
-
-
-def _why(folder: Path, work: Path) -> str:
-    """Return the last error in the server's log, or where to look."""
-    log = folder / "federation.log"
-    errors = (
-        [line for line in log.read_text().splitlines() if " ERROR " in line]
-        if log.is_file()
-        else []
-    )
-    return errors[-1].partition(" ERROR ")[2] if errors else f"the logs in {work} say why"
 
 
 @contextmanager

@@ -5,11 +5,16 @@ Linearity is what lets a mean of targets stand for the targets (the paper's sect
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from fedmix.core.errors import BadInput
+from fedmix.core.rng import trial
+
+PerSample: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""A loss: outputs (B, ...) and targets of the same shape to one value per sample, (B,)."""
 
 
 @dataclass(frozen=True)
@@ -21,16 +26,16 @@ class Loss:
 
     Args:
         name: Name in settings and messages.
-        value: The function to minimise.
+        value: The function to minimise; it gets as many targets as outputs.
         report: The loss to show.
         score: The score, averaged over a test set.
         score_name: Name of the score, such as "accuracy".
     """
 
     name: str
-    value: Callable[[Tensor, Tensor], Tensor]
-    report: Callable[[Tensor, Tensor], Tensor]
-    score: Callable[[Tensor, Tensor], Tensor]
+    value: PerSample
+    report: PerSample
+    score: PerSample
     score_name: str
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -49,7 +54,20 @@ class Loss:
                 f"{tuple(outputs.shape)}; give each sample a vector "
                 "(torch.nn.functional.one_hot makes them of class indices)"
             )
-        return self.value(outputs, targets)
+        return self.value(outputs, targets.expand_as(outputs))
+
+
+def is_linear(value: PerSample, *shape: int) -> bool:
+    """Whether the loss of a mean of targets is the mean of the losses, tried in float64.
+
+    Args:
+        value: The loss.
+        *shape: Shape of one sample's outputs.
+    """
+    normal = trial(torch.float64)
+    z, a, b = normal((4, *shape)), *(normal((4, *shape)).softmax(-1) for _ in range(2))
+    of_mean, mean = value(z, (a + b) / 2), (value(z, a) + value(z, b)) / 2
+    return torch.allclose(of_mean, mean, 1e-4, 1e-6)
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ Every check raises BadInput with one sentence. Numbers of numpy count as numbers
 never do. Accepted values are returned unchanged.
 """
 
+import math
 from textwrap import shorten
 from typing import Any, TypeVar
 
@@ -41,6 +42,18 @@ def number(what: str, value: Any) -> Any:
     if not is_number(value):
         raise BadInput(f"{what}={shown(value)} is no number; give one")
     return value
+
+
+def positive(what: str, value: Any) -> None:
+    """Raise BadInput unless the value is a positive, finite number."""
+    if not 0 < number(what, value) < math.inf:
+        raise BadInput(f"{what}={value} must be positive and finite")
+
+
+def share(what: str, value: Any) -> None:
+    """Raise BadInput unless the value is a number in [0, 1)."""
+    if not 0 <= number(what, value) < 1:
+        raise BadInput(f"{what}={value} is outside [0, 1)")
 
 
 def flag(what: str, value: Any) -> None:

@@ -8,7 +8,12 @@ Needs `fedmix[flower]`; only this package imports flwr.
     client = client_app(task)
     server = server_app(task)
 
-Objectives, plans, exchange and models are those of the other engines.
+Objectives, plans, exchange and models are those of the other engines. For an app of your own, with
+any training and any strategy of Flower:
+
+    share_means(app, samples, Exchange(m=50))                          # client
+    pool = received_means(context)
+    strategy = WithMeans(FedAvg(), Exchange(m=50), like=..., clients=10)    # server
 """
 
 import sys
@@ -18,11 +23,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedmix.flower.client import client_app
     from fedmix.flower.server import server_app
+    from fedmix.flower.sharing import received_means, share_means
+    from fedmix.flower.strategy import WithMeans
     from fedmix.flower.task import Task
 
-__all__ = ["Task", "client_app", "server_app"]
+__all__ = ["Task", "WithMeans", "client_app", "received_means", "server_app", "share_means"]
 
-_HOME = {"Task": "task", "client_app": "client", "server_app": "server"}
+_HOME = {
+    "Task": "task",
+    "WithMeans": "strategy",
+    "client_app": "client",
+    "received_means": "sharing",
+    "server_app": "server",
+    "share_means": "sharing",
+}
 
 # In the process of a SuperNode that is about to load its app: Flower would send the text of an
 # exception, which may hold data, to the server. The reply points to the node's log instead.

@@ -207,11 +207,24 @@ class Link:
 
     def check(self) -> None:
         """Raise FedmixError if the SuperLink or a node has ended by itself."""
+        for _, why in self.ended():
+            raise FedmixError(why)
+
+    def ended(self) -> Iterator[tuple[str, str]]:
+        """Yield name and end of the SuperLink and the nodes that have ended by themselves."""
         for name, process in self.processes.items():
             if name != "run" and process.poll() is not None:
-                raise FedmixError(
-                    f"{name} ended (exit code {process.returncode}); its log is {self.log(name)}"
+                yield (
+                    name,
+                    f"{name} ended (exit code {process.returncode}); its log is {self.log(name)}",
                 )
+
+    def serves(self) -> bool:
+        """Whether the SuperLink runs a server app; never where there is no /proc."""
+        return any(
+            b"flwr-serverapp" in _command_line(pid)
+            for pid in descendants(self.processes["superlink"].pid)
+        )
 
     def hold_port(self) -> int:
         """Reserve a port on loopback until `stop`; Flower needs its number and does not take 0.
@@ -284,6 +297,12 @@ def descendants(pid: int) -> list[int]:
     for child in found:
         found += children.get(child, [])
     return found
+
+
+def _command_line(pid: int) -> bytes:
+    with contextlib.suppress(OSError):  # it has ended
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def _listens(port: int) -> bool:

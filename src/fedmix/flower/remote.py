@@ -3,8 +3,8 @@
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping
-from copy import copy
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,23 +20,51 @@ from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.core.types import Array, Params
 from fedmix.data.federated import FederatedData, HeldOut, Ragged
-from fedmix.exchange import Means, Releases, Traffic
+from fedmix.exchange import Means, Traffic
 from fedmix.flower import wire
-from fedmix.flower.exchange import Asked, collect_means
+from fedmix.flower.exchange import LOOKED_AT, Asked
 from fedmix.flower.ledger import Ledger
 from fedmix.flower.messages import POLL_SECONDS, Post, content_of
 from fedmix.flower.roster import Roster, TooFew
 from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
-from fedmix.flower.wire import Presence, Rejected
+from fedmix.flower.terms import Terms, experiment_id
+from fedmix.flower.wire import Rejected
+from fedmix.models.functional import Model
 from fedmix.training.aggregation import Updates, average
-from fedmix.training.checks import check_objective
+from fedmix.training.checks import check_objective, check_server_step
 from fedmix.training.draws import choose_clients
 from fedmix.training.known import Memory
 from fedmix.training.rounds import Rounds
 
-LOOKED_AT = 256  # samples of the server that show how large values are
 log = logging.getLogger("fedmix.flower")
+
+
+def prepared(
+    task: Task, settings: Settings, config: Mapping[str, Any]
+) -> tuple[FederatedData, Model, torch.device]:
+    """Check the server's side of a task, and return its samples, its model and its device.
+
+    Raises:
+        BadInput: The settings do not fit the number of clients, or the samples, the model, the
+            objective, the server step or the device do not work.
+    """
+    tests = _held_out(task.held_out(config))
+    if task.training.clients_per_round > settings.clients:
+        raise BadInput(
+            f"training.clients_per_round={task.training.clients_per_round} is more than the "
+            f"{settings.clients} clients"
+        )
+    how = task.exchange
+    if how is not None and how.secure and how.average > settings.clients:
+        raise BadInput(
+            f"exchange.average={how.average} clients are in a sum, and there are "
+            f"{settings.clients} clients; lower it"
+        )
+    device, model = device_named(task.experiment.engine.device), task.model(tests)
+    check_objective(task.objective, model, tests)
+    check_server_step(task.experiment.build_server(), model)
+    return tests, model, device
 
 
 class Remote(Rounds):
@@ -65,37 +93,32 @@ class Remote(Rounds):
         config: Mapping[str, Any],
         releases: Path | None = None,
     ) -> None:
-        tests = _held_out(task.held_out(config))
+        tests, model, device = prepared(task, settings, config)
         training, seed, how = task.training, task.experiment.seed, task.exchange
-        if training.clients_per_round > settings.clients:
-            raise BadInput(
-                f"training.clients_per_round={training.clients_per_round} is more than the "
-                f"{settings.clients} clients"
-            )
-        if how is not None and how.secure and how.average > settings.clients:
-            raise BadInput(
-                f"exchange.average={how.average} clients are in a sum, and there are "
-                f"{settings.clients} clients; lower it"
-            )
+        self.post = Post(grid, settings.at_once)
+        terms = Terms.of(tests, experiment_id(how, task.experiment.identity))
+        self.roster = Roster(
+            self.post, terms, settings.clients, settings.attempts, settings.join_timeout
+        )
         exchange = (
-            Asked(how, seed, settings.clients, ledger=Ledger(settings.clients, releases))
+            Asked(
+                how, seed, settings.clients, ledger=Ledger(settings.clients, releases),
+                roster=self.roster, data=tests, seconds=settings.timeout,
+            )
             if how
             else None
-        )
-        device = device_named(task.experiment.engine.device)
-        model = task.model(tests)
-        check_objective(task.objective, model, tests)
+        )  # fmt: skip
         server = task.experiment.build_server()
         super().__init__(
             model, task.objective, training, tests, exchange, server, seed, device, settings.clients
         )  # fmt: skip
         self.settings = settings
-        self.rejected = self.attempt = 0
+        self.attempt = 0
         self._accepted: dict[int, int] = {}  # the last round in which a client's update was used
         self._traffic = Traffic()
-        self.post = Post(grid, settings.at_once)
-        self.roster = Roster(self.post, settings.clients, settings.attempts, settings.join_timeout)
-        self._welcome(self.roster.gather(settings.enough))
+        came = self.roster.gather(settings.enough)
+        if self.exchange:
+            self.exchange.welcome(came)
 
     samples_are_here = False
 
@@ -104,6 +127,12 @@ class Remote(Rounds):
         known = self.roster.presence
         sizes = [known[k].samples if k in known else 0 for k in range(self.settings.clients)]
         return {"classes": None, "sizes": sizes, "counts": []}
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of Flower of the server, and of the clients that have joined."""
+        theirs = Counter(self.roster.flower.values())
+        said = ", ".join(f"{count} with Flower {v}" for v, count in sorted(theirs.items()))
+        return {"flower": self.roster.terms.flower, "clients": said}
 
     def sizes(self) -> Array:
         """Number of samples of each client that is online."""
@@ -128,8 +157,9 @@ class Remote(Rounds):
             self.exchange.recall()
 
     def _try_round(self) -> tuple[Params, float]:
-        self._welcome(self.roster.call())
+        came = self.roster.call()
         if self.exchange:
+            self.exchange.welcome(came)
             self._exchange_means(self.exchange)
         wanted = self.training.clients_per_round
         chosen = self._choose(wanted)
@@ -145,9 +175,11 @@ class Remote(Rounds):
             self.memory.add(updates[k].sent for k in chosen if k in updates)
             self._accepted = self._accepted | dict.fromkeys(updates, self.round)
         for update in updates.values():
-            self._notice(update.presence)
+            self.roster.presence[update.presence.client] = update.presence
+            if self.exchange:
+                self.exchange.notice(update.presence)
         self.notes = {
-            "asked": len(chosen), "replied": len(updates), "rejected": self.rejected,
+            "asked": len(chosen), "replied": len(updates), "rejected": self.roster.rejected,
             "clients": len(self.roster),
             "pool_version": self.exchange.version if self.exchange else 0,
             "sent_up": self.post.up, "sent_down": self.post.down,
@@ -168,149 +200,67 @@ class Remote(Rounds):
         )
         return here + instead
 
-    def _reject(self, client: int, error: Exception) -> None:
-        self.rejected += 1
-        log.warning("round %s: a reply of client %s is rejected: %s", self.round + 1, client, error)
-
-    def _welcome(self, came: Iterable[int]) -> None:
-        for client in came:
-            if self.exchange:
-                self.exchange.welcome(client)
-            self._notice(self.roster.presence[client])
-
-    def _notice(self, presence: Presence) -> None:
-        self.roster.presence[presence.client] = presence
-        if self.exchange:
-            self.exchange.notice(presence)
-
     def _exchange_means(self, exchange: Asked) -> None:
-        """Collect the means that are due, and make a pool of them."""
-        layer, how, before = self.needs.layer, exchange.how, copy(exchange)
-        due = exchange.due(self.roster.node, every_round=layer > 0)
-        sent, done = self._collect(exchange, due) if due else ([], [])
-        if layer:
-            done = list(range(self.settings.clients))  # states of an older encoder are of no use
-        kept = (
-            []
-            if exchange.releases is None
-            else [exchange.releases.without(np.array(done, np.int64))]
-        )
-        count = sum(len(part.owner) for part in [*kept, *sent])
-        if count < (1 if how.secure else how.average):
-            if not how.secure:
-                # so that all clients are asked again
-                exchange.settled, exchange.pending = before.settled, before.pending
-            raise TooFew(
-                f"{count} means have been sent, and exchange.average={how.average} needs as many; "
-                "lower it"
-                if count
-                else "no client has sent means, without which this objective cannot train"
-            )
-        if sent or any(map(exchange.has_sent, done)):
-            self._traffic += exchange.take(np.array(done), sent, self.data)
-            entries = len(exchange.pool or ())
-            log.info(
-                "round %s: version %s of the pool has %s entries",
-                self.round + 1,
-                exchange.version,
-                entries,
-            )
-
-    def _collect(self, exchange: Asked, due: list[int]) -> tuple[list[Releases], list[int]]:
-        """Return the means that clients send, and the clients whose earlier means they replace."""
+        """Let the clients send the means that are due, of samples or of hidden states."""
         x, y = self.data.x[:LOOKED_AT], self.data.y[:LOOKED_AT]
-        like, seconds = Means(self._encode(x), self.data.labels(y)), self.settings.timeout
-        if exchange.how.secure:
-            from fedmix.flower.secagg_server import collect_sums
-
-            rng = stream(self.seed, "sums", self.round, self.attempt)
-            sent, done, traffic = collect_sums(exchange, self.roster, due, seconds, like, rng)
-            self._traffic += traffic
-            return sent, done
-        weights = {}
+        sample, weights = Means(self._encode(x), self.data.labels(y)), None
         if layer := self.needs.layer:
-            weights["weights"] = wire.pack(
-                {n: self.params[n] for n in self.model.head(layer).names}
-            )
-            self._traffic += Traffic(
-                models_down=(self._model_bytes(0) - self._model_bytes(layer)) * len(due)
-            )
-        # A question says which means and when; how to make them is in the app, which both have.
-        about = {
-            k: ConfigRecord({"round": self.round, "epoch": int(exchange.epoch[k])}) for k in due
-        }
-        questions = {k: RecordDict({"about": about[k], **weights}) for k in due}
-        # clipped labels are no shares, and may have noise
-        shares = self.data.classes is not None and exchange.how.clip is None
-        sent, done, wrong = collect_means(
-            exchange, self.roster, questions, seconds, like, shares=shares
-        )
-        for client, error in wrong.items():
-            self._reject(client, error)
-        return sent, done
+            weights = wire.pack({n: self.params[n] for n in self.model.head(layer).names})
+            encoder = self._model_bytes(0) - self._model_bytes(layer)
+            self._traffic += Traffic(models_down=encoder * len(self.roster))
+        self._traffic += exchange.gather(self.round, self.attempt, sample, weights)
 
     def _collect_updates(self, chosen: list[int]) -> dict[int, wire.Update]:
         """Return the valid updates of these clients, by client.
 
-        A client that replies that it lacks the pool gets it and is asked once more.
+        Those that lack the pool get it first; who replies that it lost it, again, once.
         """
         updates: dict[int, wire.Update] = {}
-        like = self.memory.shared if self.memory else None
+        limits = (
+            self.settings.clients, self.params, self.settings.largest_update,
+            self.memory.shared if self.memory else None,
+        )  # fmt: skip
         weights, deadline = wire.pack(self.params), time.monotonic() + self.settings.timeout
         asked = chosen
-        while asked:
-            contents = dict[int, RecordDict]()
-            for k in asked:
-                try:
-                    contents[k] = self._work(k, weights)
-                except BadInput as error:  # every entry of the pool contains this client's means
-                    self._reject(k, error)
+        for first in (True, False):
+            if self.exchange:
+                asked, sent = self.exchange.hand_out(self.round, asked)
+                self._traffic += sent
+            contents = {k: self._work(k, weights) for k in asked}
             replies = self.roster.ask("train", contents, max(1.0, deadline - time.monotonic()))
-            lacking = []
+            lost, asked = list[int](), list[int]()
             for k in contents:
                 content = content_of(replies.get(k), f"client {k}")
-                if content is None and self.exchange:
-                    self.exchange.lost([k])
-                elif (
-                    content is not None
-                    and asked is chosen
-                    and self.exchange
-                    and wire.lacks(content)
-                ):
-                    lacking.append(k)
-                elif content is not None:
+                if content is None:
+                    lost.append(k)
+                elif first and self._has_lost_the_pool(content):
+                    asked.append(k)
+                else:
                     self._traffic += Traffic(models_up=self._model_bytes(0) + self._state_bytes())
                     try:
-                        limits = (
-                            self.settings.clients,
-                            self.params,
-                            self.settings.largest_update,
-                            like,
-                        )
                         updates[k] = wire.read_update(
                             content, self.round, self.roster.presence[k], *limits
                         )
                     except Rejected as error:
-                        self._reject(k, error)
-            if self.exchange and lacking:
-                log.info(
-                    "round %s: clients %s lack the pool and get it again", self.round + 1, lacking
-                )
-                self.exchange.lost(lacking)
-            asked = lacking
+                        self.roster.reject(self.round, k, error)
+            if self.exchange:
+                self.exchange.lost(lost + asked)
+            if not asked:
+                break
+            log.info("round %s: clients %s lack the pool and get it again", self.round + 1, asked)
         return updates
 
+    def _has_lost_the_pool(self, content: RecordDict) -> bool:
+        """Whether a client replies with nothing, since it does not hold the pool any more."""
+        if not self.exchange or "weights" in content:
+            return False
+        return wire.holds(content) != self.exchange.version
+
     def _work(self, client: int, weights: ArrayRecord) -> RecordDict:
-        """Return the message for a client: the weights, and the pool if it does not hold it."""
+        """Return the message for a client: the weights, and which pool to use with them."""
         exchange = self.exchange
         about = ConfigRecord({"round": self.round, "pool": exchange.version if exchange else 0})
         content = RecordDict({"about": about, "weights": weights})
-        if exchange and exchange.pool and exchange.holds[client] != exchange.version:
-            pool = {"x": exchange.pool.x, "y": exchange.pool.y}
-            if exchange.how.exclude_own:
-                pool["entries"] = torch.from_numpy(exchange.entries_for(client))
-            content["pool"] = wire.pack(pool)
-            self._traffic += exchange.deliver([client])
         if self.memory:
             content["shared"] = wire.pack(self.memory.shared)
             about["kept"] = self._accepted.get(client, -1)
@@ -318,33 +268,19 @@ class Remote(Rounds):
         return content
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state of any federation, counts, and the digests in `Asked.settled`."""
-        settled = (
-            {"remote.settled": torch.from_numpy(self.exchange.settled)} if self.exchange else {}
-        )
-        return super().state() | {
-            "remote.counts": torch.tensor([self.rejected, self.post.up, self.post.down]),
-            **settled,
-        }
+        """Return the state of any federation, and counts."""
+        counts = [self.roster.rejected, self.post.up, self.post.down]
+        return super().state() | {"remote.counts": torch.tensor(counts)}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Continue from a saved state.
-
-        Clients keep nothing of a run that ended, so they get the pool again, but send no means
-        again.
-        """
+        """Continue from a saved state; clients keep nothing of a run that ended."""
         super().restore(saved)
         if self.memory and self.round:
             self.memory = Memory(self.memory.how, self.params, self.settings.clients)
             log.warning("clients keep nothing of a run that ended; what they kept begins anew")
-        self.rejected, up, down = saved["remote.counts"].tolist()
+        self.roster.rejected, up, down = saved["remote.counts"].tolist()
         self.post.up += up
         self.post.down += down
-        if self.exchange:
-            self.exchange.settled = saved["remote.settled"].numpy()
-            self.exchange.lost(range(self.settings.clients))
-            self.exchange.recall()
-        self._welcome(self.roster.node)
 
 
 def _held_out(given: FederatedData) -> FederatedData:

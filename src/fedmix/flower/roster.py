@@ -8,6 +8,7 @@ from flwr.app import Message, RecordDict
 
 from fedmix.core.errors import FedmixError
 from fedmix.flower.messages import POLL_SECONDS, Post, content_of
+from fedmix.flower.terms import Terms
 from fedmix.flower.wire import Presence, Rejected
 
 log = logging.getLogger("fedmix.flower")
@@ -26,25 +27,39 @@ class Roster:
     Attributes:
         node: The id of each client's node.
         presence: What each client last said about itself.
+        flower: The version of Flower of each client that ever came.
+        rejected: How many replies were no good.
 
     Args:
         post: Sends the messages.
+        terms: What a client must have in common with the server.
         clients: Number of clients of the federation.
         attempts: How often a node is asked who it is.
         seconds: How long to wait for clients to join, and for an answer to the roll call.
     """
 
-    def __init__(self, post: Post, clients: int, attempts: int, seconds: float) -> None:
-        self.post, self.clients, self.attempts, self.seconds = post, clients, attempts, seconds
+    def __init__(
+        self, post: Post, terms: Terms, clients: int, attempts: int, seconds: float
+    ) -> None:
+        self.post, self.terms, self.clients = post, terms, clients
+        self.attempts, self.seconds = attempts, seconds
         self.node: dict[int, int] = {}
         self.presence: dict[int, Presence] = {}
+        self.flower: dict[int, str] = {}
         self.failures: dict[int, int] = {}
+        self.why_out = ""
+        self.rejected = 0
 
     def __len__(self) -> int:
         return len(self.node)
 
     def __contains__(self, client: int) -> bool:
         return client in self.node
+
+    def reject(self, round_: int, client: int, error: Exception) -> None:
+        """Count a reply that is no good, and log why."""
+        self.rejected += 1
+        log.warning("round %s: a reply of client %s is rejected: %s", round_ + 1, client, error)
 
     def ask(
         self, kind: str, contents: Mapping[int, RecordDict], seconds: float
@@ -67,7 +82,7 @@ class Roster:
             if time.monotonic() > deadline:
                 raise TooFew(
                     f"{len(self)} of {enough} clients came within {self.seconds:g} s; start the "
-                    "others, or lower min-clients"
+                    f"others, or lower min-clients{self.why_out}"
                 )
             if len(self.post.online()) >= enough:
                 came += self.call()
@@ -95,10 +110,12 @@ class Roster:
             try:
                 if content is None:
                     raise Rejected("it did not say who it is")
-                presence = Presence.read(content, self.clients)
+                presence, theirs = Presence.read(content, self.clients), Terms.read(content)
+                self.terms.check(theirs)
             except Rejected as error:
                 self.failures[node] = self.failures.get(node, 0) + 1
                 log.warning("node %s is not let in: %s", node, error)
+                self.why_out = f" (the last node was not let in: {error})"
                 continue
             client = presence.client
             if client in self:  # perhaps restarted, while its old node still counts as online
@@ -106,8 +123,13 @@ class Roster:
                 log.warning(said, node, client, self.node[client])
                 continue
             self.node[client], self.presence[client] = node, presence
+            self.flower[client] = theirs.flower
             log.info(
-                "client %s is there, as node %s, with %s samples", client, node, presence.samples
+                "client %s is there, as node %s, with %s samples and Flower %s",
+                client,
+                node,
+                presence.samples,
+                theirs.flower,
             )
             came.append(client)
         return came

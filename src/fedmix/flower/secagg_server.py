@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -10,23 +10,22 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.server import LegacyContext, SimpleClientManager
 from flwr.server.compat.grid_client_proxy import GridClientProxy
-from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
 from flwr.server.workflow.constant import Key as WorkflowKey
-from flwr.server.workflow.secure_aggregation import secaggplus_workflow
 from flwr.serverapp import Grid
 
 from fedmix.exchange import Exchange, Means, Releases, Traffic, split_at_random
-from fedmix.flower import wire
-from fedmix.flower.exchange import Asked
+from fedmix.flower import legacy, wire
 from fedmix.flower.messages import Post, content_of
-from fedmix.flower.roster import Roster
-from fedmix.flower.secagg import MODULUS, QUANTA, largest, use_masks
+from fedmix.flower.secagg import MODULUS, QUANTA, largest
 from fedmix.flower.wire import Rejected
+
+if TYPE_CHECKING:
+    from fedmix.flower.exchange import Asked
 
 Shape = tuple[int, ...]
 log = logging.getLogger("fedmix.flower")
-use_masks(secaggplus_workflow)  # as the clients do
+server = legacy.with_masks(legacy.SERVER)
 
 
 class Group:
@@ -64,7 +63,7 @@ class Group:
         """Send messages and return the valid replies; the run's settings limit the time."""
         contents = {message.metadata.dst_node_id: message.content for message in messages}
         self.stage = next(iter(contents.values())).config_records[RECORD_KEY_CONFIGS][Key.STAGE]
-        replies = self.post.ask("train", contents, self.seconds)
+        replies = self.post.ask("query.sum", contents, self.seconds)
         good = []
         for node in contents:
             reply = replies.get(node)
@@ -110,7 +109,7 @@ class Group:
         context = LegacyContext(Context(0, 0, {}, RecordDict(), {}), client_manager=manager)
         context.state[MAIN_CONFIGS_RECORD] = ConfigRecord({WorkflowKey.CURRENT_ROUND: 0})
         context.state[MAIN_PARAMS_RECORD] = ArrayRecord()
-        workflow = SecAggPlusWorkflow(
+        workflow = server.SecAggPlusWorkflow(
             num_shares=1.0, reconstruction_threshold=1.0, max_weight=1.0,
             clipping_range=largest(how), quantization_range=QUANTA, modulus_range=MODULUS,
         )  # fmt: skip
@@ -129,12 +128,7 @@ class Group:
 
 
 def collect_sums(
-    exchange: Asked,
-    roster: Roster,
-    due: list[int],
-    seconds: float,
-    like: Means,
-    rng: np.random.Generator,
+    exchange: "Asked", due: list[int], like: Means, rng: np.random.Generator
 ) -> tuple[list[Releases], list[int], Traffic]:
     """Collect means over random groups of the clients that are due, one group after the other.
 
@@ -144,16 +138,14 @@ def collect_sums(
 
     Args:
         exchange: The exchange; its counts are updated and written to the ledger.
-        roster: The clients that are online.
         due: The clients that have to send means.
-        seconds: How long to wait for replies.
         like: Example of means, for their shapes.
         rng: Generator of the random groups.
 
     Returns:
         The means, the clients in them, and the bytes that the masks added.
     """
-    how, presence = exchange.how, roster.presence
+    how, roster, presence = exchange.how, exchange.roster, exchange.roster.presence
     shapes = [(1,), *(tuple(part.shape[1:]) for part in like)]  # the first is Flower's, for weights
     sent, done, traffic = list[Releases](), list[int](), Traffic()
     waiting = [k for k in due if presence[k].samples >= how.cutoff]
@@ -163,7 +155,7 @@ def collect_sums(
     while len(waiting) >= how.average:
         clients = [waiting[i] for i in sorted(split_at_random(len(waiting), how.average, rng)[0])]
         at = {roster.node[k]: k for k in clients}
-        group = Group(roster.post, seconds, shapes)
+        group = Group(roster.post, exchange.seconds, shapes)
         mean = group.mean(list(at), how)
         settled = clients if group.unmasked else [at[node] for node in group.refused]
         exchange.settle({k: presence[k].digest for k in settled})

@@ -11,12 +11,14 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedmix.core.errors import FedmixError
 from fedmix.core.files import refuse_link
+from fedmix.flower.prometheus import exposed
 from fedmix.flower.remote import Remote
 from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
 from fedmix.runs.folder import writing
 from fedmix.runs.run import Run
 from fedmix.runs.run import folder_of as run_folder
+from fedmix.runs.tensorboard import listening
 
 log = logging.getLogger("fedmix.flower")
 
@@ -59,7 +61,11 @@ def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:
             lambda: Remote(grid, task, settings, config, folder / "releases.json"),
         )
         try:
-            return run.execute(_tell, command=settings.command, checkpoint_seconds=0.0)
+            with (
+                listening(folder, _tell, settings.tensorboard) as listen,
+                exposed(settings.metrics_address, listen) as listen,
+            ):
+                return run.execute(listen, command=settings.command, checkpoint_seconds=0.0)
         except Exception as error:
             log.error(
                 "%s%s", "" if isinstance(error, FedmixError) else f"{type(error).__name__}: ", error

@@ -27,6 +27,8 @@ class Settings:
         at_once: How many nodes work at a time, for nodes that share a machine; 0 for all.
         out: Folder for run folders.
         data: Folder with the hub's files.
+        tensorboard: Also log to TensorBoard, into the run's folder.
+        metrics_address: HOST:PORT at which Prometheus can read the last round's metrics.
         command: Command that environment.json records.
 
     Raises:
@@ -43,6 +45,8 @@ class Settings:
     at_once: int = 0
     out: str = "runs"
     data: str = ""
+    tensorboard: bool = False
+    metrics_address: str = ""
     command: str = "flwr run"
 
     @staticmethod

@@ -12,6 +12,7 @@ from fedmix.core.errors import BadInput
 from fedmix.data.federated import FederatedData, Ragged
 from fedmix.exchange import Exchange
 from fedmix.experiment.spec import Experiment
+from fedmix.flower.terms import check_exchange
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
 from fedmix.training.checks import model_for
@@ -54,12 +55,8 @@ class Task:
                 "federation; "
                 "use FedMix or NaiveMix, which need means only"
             )
-        if self.exchange is not None and self.exchange.source != "pool":
-            raise BadInput(
-                f"exchange.source={self.exchange.source!r} is a control for simulations, in which "
-                "no means travel; "
-                "use source='pool' in a federation"
-            )
+        if self.exchange is not None:
+            check_exchange(self.exchange)
         if self.exchange is not None and self.exchange.secure and self.objective.needs.layer:
             raise BadInput(
                 "exchange.secure is for means of samples, sent once; means of hidden states are "

@@ -15,6 +15,7 @@ from fedmix.core.files import printable
 from fedmix.core.types import Params
 from fedmix.exchange import Exchange, Means
 
+OURS = "fedmix"  # the record of every reply that says who replies, or refuses
 Shapes = Mapping[str, tuple[int, ...]]
 MOST_SAMPLES = 2**40
 LONGEST_AXIS = 2**48
@@ -29,13 +30,18 @@ REASONS = {
     "message": f"what it was sent is not what was agreed; {LOG}",
     "round": "it was asked for a round that is none of the experiment's",
     "withheld": "its policy lets no means out",
-    "no means": "this objective uses no means, so none are let out",
+    "releases": "its policy lets no further means out",
+    "weights": "its policy lets no weights out",
+    "rounds": "its policy lets it train in no further round",
+    "experiment": "its policy does not accept this experiment",
+    "version": "its policy does not accept its version of fedmix",
+    "ledger": f"its ledger cannot be used; {LOG}",
+    "no means": "this app exchanges no means, so none are let out",
     "over": "means were asked for a round before the last one that it let some out for",
     "epoch": "means were asked for an epoch of its data that is no count",
     "sums only": "means are let out in sums only, for exchange.secure is set",
     "no sums": "a sum was asked for, and exchange.secure is not set",
     "cut-off": "it is below the cut-off and adds nothing to a sum",
-    "other kind": "a step towards a sum came in a message of another kind",
     "summed": "its mean is in a sum already, and goes into no other",
     "other sum": "a sum was asked for with other settings than its own",
     "without": "a sum was asked for without some of its clients",
@@ -46,11 +52,11 @@ REASONS = {
 
 
 class Refused(BadInput):
-    """A client refuses what it was asked, for one of the REASONS."""
+    """A client refuses what it was asked, for one of the REASONS; `text` is for its own log."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, text: str = "") -> None:
         self.reason = reason
-        super().__init__(REASONS[reason])
+        super().__init__(text or REASONS[reason])
 
 
 class Rejected(FedmixError):
@@ -156,9 +162,9 @@ def _size(value: Any) -> int:
     )
 
 
-def said(content: RecordDict, name: str, kind: type) -> Any:
+def said(content: RecordDict, name: str, kind: type, record: str = "about") -> Any:
     """Return a plain value of a message; raise Rejected if it is missing or of another type."""
-    about = content.get("about")
+    about = content.get(record)
     value = about.get(name) if isinstance(about, ConfigRecord) else None
     if type(value) is not kind:  # not isinstance: a bool is no int here
         raise Rejected(
@@ -170,12 +176,12 @@ def said(content: RecordDict, name: str, kind: type) -> Any:
 
 def refusal(reason: str, **step: int) -> RecordDict:
     """Return a reply that refuses what was asked, for one of the REASONS."""
-    return RecordDict({"about": ConfigRecord({"refused": reason, **step})})
+    return RecordDict({OURS: ConfigRecord({"refused": reason, **step})})
 
 
 def refused(content: RecordDict) -> str | None:
     """Return why a reply refuses, in the server's own words; None if it does not refuse."""
-    about = content.get("about")
+    about = content.get(OURS)
     if not isinstance(about, ConfigRecord) or "refused" not in about:
         return None
     step = about.get("step")
@@ -183,33 +189,33 @@ def refused(content: RecordDict) -> str | None:
     return reason.format(step=step if type(step) is int else "unknown")
 
 
-def lacks(content: RecordDict) -> bool:
-    """Whether a reply says that its client does not hold the pool."""
-    about = content.get("about")
-    return isinstance(about, ConfigRecord) and "lacks" in about
+def holds(content: RecordDict) -> object:
+    """Return the version of the pool that a reply's client says it holds, whatever it is."""
+    about = content.get(OURS)
+    return about.get("holds") if isinstance(about, ConfigRecord) else None
 
 
 class Presence(NamedTuple):
-    """Who a node says it is.
+    """Who a node says it is, with every reply.
 
     Attributes:
         client: Number of its client.
         samples: Number of samples, n_k.
         digest: A hash that changes with the client's data.
+        holds: The version of the pool that it holds; 0 for none.
     """
 
     client: int
     samples: int
     digest: int
-
-    def content(self, **more: Any) -> ConfigRecord:
-        """Return it as a record of a message, with further values."""
-        return ConfigRecord({**self._asdict(), **more})
+    holds: int = 0
 
     @staticmethod
     def read(content: RecordDict, clients: int) -> "Presence":
         """Read it from a message; raise Rejected if a value is missing or out of range."""
-        client, samples, digest = (said(content, name, int) for name in Presence._fields)
+        client, samples, digest, holds = (
+            said(content, name, int, OURS) for name in Presence._fields
+        )
         if not 0 <= client < clients:
             raise Rejected(
                 f"it says that it is client {client}, and there are clients 0..{clients - 1}; "
@@ -219,7 +225,18 @@ class Presence(NamedTuple):
             raise Rejected(f"its number of samples is {samples}, not a positive integer")
         if not 0 < digest < 2**63:
             raise Rejected("its digest is not a positive integer")
-        return Presence(client, samples, digest)
+        return Presence(client, samples, digest, holds)
+
+    def after(self, before: "Presence") -> "Presence":
+        """Return it; raise Rejected if it contradicts what the same node said before."""
+        if self.client != before.client:
+            raise Rejected(f"it says that it is client {self.client} now")
+        if self.digest == before.digest and self.samples != before.samples:
+            raise Rejected(
+                f"its number of samples went from {before.samples} to {self.samples} though its "
+                "data did not change"
+            )
+        return self
 
 
 def group_size(content: RecordDict, samples: int) -> int:
@@ -350,14 +367,7 @@ def read_update(
     """
     if said(content, "round", int) != round_:
         raise Rejected(f"its update is for round {said(content, 'round', int)} instead of {round_}")
-    now = Presence.read(content, clients)
-    if now.client != presence.client:
-        raise Rejected(f"it says that it is client {now.client} now")
-    if now.digest == presence.digest and now.samples != presence.samples:
-        raise Rejected(
-            f"its number of samples went from {presence.samples} to {now.samples} though its data "
-            "did not change"
-        )
+    now = Presence.read(content, clients).after(presence)
     loss = said(content, "loss", float)
     if not abs(loss) <= LARGEST_LOSS:
         raise Rejected("its loss is NaN, infinite or beyond float32")

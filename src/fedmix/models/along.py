@@ -8,19 +8,18 @@ other module is left to `torch.func.jvp`.
 """
 
 from collections.abc import Callable
-from inspect import signature
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import jvp
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from fedmix.kernels.conv import conv2d
 from fedmix.kernels.lstm import lstm_along
 from fedmix.kernels.maxpool import largest, pick
+from fedmix.models.differentiable import Differentiable
 from fedmix.models.layers import (
     LSTM,
     Conv2d,
@@ -29,8 +28,6 @@ from fedmix.models.layers import (
     LastStep,
     Linear,
     MaxPool2d,
-    group_norm,
-    layer_norm,
 )
 
 
@@ -74,35 +71,10 @@ def by_rules(module: nn.Module) -> bool:
 
 
 def _by_jvp(module: nn.Module, both: Tensor, n: int) -> Tensor:
-    x, dx = _pair(both, n)
+    pair = _pair(both, n)  # indexed, since unpacked views cannot be changed in place
     # PyTorch's fused attention kernels have no forward-mode derivative
-    with sdpa_kernel(SDPBackend.MATH), _RightNorms():
-        return torch.cat(jvp(module, (x,), (dx,))[:2])
-
-
-def _instance_norm(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    given = signature(F.instance_norm).bind(x, *args, **kwargs)
-    given.apply_defaults()
-    how = given.arguments
-    if not how["use_input_stats"]:
-        return F.instance_norm(x, *args, **kwargs)
-    return group_norm(x, x.shape[1], how["weight"], how["bias"], how["eps"])
-
-
-class _RightNorms(TorchFunctionMode):
-    """Replaces normalisations whose second derivative PyTorch computes wrongly (its issue 196700).
-
-    The replacements use plain operations, whose derivatives are right.
-    """
-
-    right: ClassVar = {
-        F.layer_norm: layer_norm,
-        torch.layer_norm: layer_norm,
-        F.instance_norm: _instance_norm,
-    }
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.right.get(func, func)(*args, **(kwargs or {}))
+    with sdpa_kernel(SDPBackend.MATH), Differentiable():
+        return torch.cat(jvp(module, (pair[0],), (pair[1],))[:2])
 
 
 def _in_order(module: Any, both: Tensor, n: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedmix.core.errors import BadInput, described
+from fedmix.core.errors import BadInput, described, first_line
 from fedmix.core.losses import Loss, cross_entropy
 from fedmix.core.types import Params
 from fedmix.models.along import Along
@@ -66,8 +66,21 @@ class Model:
                 raise BadInput(
                     f"this model cannot be trained here: {where}({type(part).__name__}) {reason}"
                 )
+        for where in _unregistered(module):
+            raise BadInput(
+                f"this model cannot be trained here: it keeps weights in {where!r}, a list or dict "
+                "in which nothing would train them; make it an nn.ModuleList, nn.ModuleDict or "
+                "nn.ParameterList, or freeze them by requires_grad_(False)"
+            )
+        try:
+            training, evaluating = copy.deepcopy(module), copy.deepcopy(module)
+        except (RuntimeError, TypeError) as error:
+            raise BadInput(
+                f"the model cannot be copied: {first_line(error)}; weights that a hook computes, "
+                "as torch.nn.utils.weight_norm's, go by torch.nn.utils.parametrizations"
+            ) from error
         # evaluation has one set of weights, for which PyTorch's own layers are faster
-        self._setup(_prepared(copy.deepcopy(module)).train(), copy.deepcopy(module).eval(), loss)
+        self._setup(_prepared(training).train(), evaluating.eval(), loss)
 
     def _setup(self, training: nn.Module, evaluating: nn.Module, loss: Loss) -> None:
         self.module, self._evaluating, self.loss = training, evaluating, loss
@@ -201,6 +214,33 @@ def _objections(part: nn.Module) -> Iterator[str]:
         getattr(one, name, None) for one in (part, *part._parameters.values()) for name in names
     ):
         yield "has a hook on its gradients, which would never run; take it off"
+    if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+        if part.max_norm is not None:
+            yield "changes its weights whenever it is called; leave max_norm out"
+        if part.sparse:
+            yield "has sparse gradients, which clients cannot step by; leave sparse out"
+    for p in part._parameters.values():
+        if p is not None and not p.is_floating_point():
+            kind = str(p.dtype).removeprefix("torch.")
+            yield f"has {kind} parameters, which cannot be averaged; hold them as floats or buffers"
+
+
+def _unregistered(module: nn.Module) -> Iterator[str]:
+    """Yield attributes that hold trainable weights where PyTorch does not find them."""
+    found, usual = {id(p) for p in module.parameters()}, vars(nn.Module())
+    for name, part in module.named_modules():
+        for own, value in vars(part).items():
+            if own in usual or not isinstance(value, list | tuple | dict):
+                continue
+            held = value.values() if isinstance(value, dict) else value
+            inside = [
+                p
+                for one in held
+                if isinstance(one, nn.Module | nn.Parameter)
+                for p in (one.parameters() if isinstance(one, nn.Module) else [one])
+            ]
+            if any(p.requires_grad and id(p) not in found for p in inside):
+                yield f"{name}.{own}".lstrip(".")
 
 
 def _prepared(module: nn.Module) -> nn.Module:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import jvp
 
 from fedmix.core.errors import BadInput
+from fedmix.core.losses import PerSample
 from fedmix.core.types import Batch, Params
 from fedmix.core.validation import number, one_of
 from fedmix.models.functional import Model
@@ -61,15 +62,30 @@ class FedMix(Objective):
         return Needs(means=self.per)
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
-        lam, loss, (mean_x, mean_y) = self.lam, model.loss, received(batch)
-        x = (1 - lam) * batch.x
-        logits, tangent = model.along(params, x, mean_x, batch.key)
+        mean_x, mean_y = received(batch)
+        logits, tangent = model.along(params, (1 - self.lam) * batch.x, mean_x, batch.key)
+        return batch_mean(self.expanded(model.loss, logits, tangent, batch.y, mean_y), batch.mask)
+
+    def expanded(
+        self, loss: PerSample, logits: Tensor, tangent: Tensor, y: Tensor, mean_y: Tensor
+    ) -> Tensor:
+        """Return each sample's loss, (B,).
+
+        Args:
+            loss: ℓ(outputs, targets), one value per sample.
+            logits: f(x') at x' = (1−λ)x.
+            tangent: ∂f(x')/∂x · x̄, of the same shape.
+            y: The samples' targets.
+            mean_y: The received ȳ, for each sample or for all.
+        """
+        lam = self.lam
         if self.expand == "logits":
             z = logits + self.third * lam * tangent
-            return batch_mean((1 - lam) * loss(z, batch.y) + lam * loss(z, mean_y), batch.mask)
-        own, slope = jvp(lambda z: loss(z, batch.y), (logits,), (tangent,))[:2]
+            return (1 - lam) * loss(z, y) + lam * loss(z, mean_y)
+        own, slope = jvp(lambda z: loss(z, y), (logits,), (tangent,))[:2]
         weight = self.third * (lam if self.scale == "proposition" else lam * (1 - lam))
-        return batch_mean((1 - lam) * own + lam * loss(logits, mean_y) + weight * slope, batch.mask)
+        expanded: Tensor = (1 - lam) * own + lam * loss(logits, mean_y) + weight * slope
+        return expanded
 
 
 algorithm(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedmix.core.errors import BadInput
+from fedmix.core.losses import PerSample
 from fedmix.core.types import Batch, Params
 from fedmix.models.functional import Model
 from fedmix.objectives.algorithm import objective
@@ -32,9 +33,21 @@ def mixed_loss(
         other_y: Their targets y'.
         lam: The mixing ratio λ.
     """
-    outputs = model(params, (1 - lam) * batch.x + lam * other_x, batch.key)
-    own, other = model.loss(outputs, batch.y), model.loss(outputs, other_y)
-    return batch_mean((1 - lam) * own + lam * other, batch.mask)
+    outputs = model(params, mixed(batch.x, other_x, lam), batch.key)
+    return batch_mean(loss_at_mix(model.loss, outputs, batch.y, other_y, lam), batch.mask)
+
+
+def mixed(x: Tensor, other: Tensor, lam: Tensor | float) -> Tensor:
+    """Return (1−λ)x + λx'."""
+    return (1 - lam) * x + lam * other
+
+
+def loss_at_mix(
+    loss: PerSample, outputs: Tensor, y: Tensor, other_y: Tensor, lam: Tensor | float
+) -> Tensor:
+    """Return (1−λ)·ℓ(z, y) + λ·ℓ(z, y') of each sample, for the outputs z at mixed inputs."""
+    own, other = loss(outputs, y), loss(outputs, other_y)
+    return (1 - lam) * own + lam * other
 
 
 @dataclass(frozen=True)

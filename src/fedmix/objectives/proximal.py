@@ -30,5 +30,9 @@ class Proximal(Objective):
             raise BadInput(f"Proximal: mu={self.mu} is {wrong}; use 0 or more")
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
+        return self.term(params, anchor)
+
+    def term(self, params: Params, anchor: Params) -> Tensor:
+        """Return μ/2 · Σ (w − w_anchor)² over all of `params`."""
         moved = [(params[name] - anchor[name]).square().sum() for name in params]
         return self.mu / 2 * torch.stack(moved).sum()

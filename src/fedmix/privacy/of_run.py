@@ -1,9 +1,14 @@
 """The differential privacy of the means that a run has released so far."""
 
 import math
+from typing import Protocol
 
 import numpy as np
 
+from fedmix.core.types import Array
+from fedmix.data.federated import FederatedData
+from fedmix.exchange import MeanExchange
+from fedmix.objectives.base import Needs
 from fedmix.privacy.accounting import (
     DELTA,
     Guarantee,
@@ -16,11 +21,31 @@ from fedmix.privacy.accounting import (
     why_none,
 )  # fmt: skip
 from fedmix.training.federation import Federation
-from fedmix.training.rounds import Rounds
+
+
+class Releasing(Protocol):
+    """What has an exchange of means: a federation, or a strategy on Flower."""
+
+    samples_are_here: bool
+
+    @property
+    def exchange(self) -> MeanExchange | None:
+        """The exchange; None for none."""
+
+    @property
+    def needs(self) -> Needs:
+        """What local training needs."""
+
+    @property
+    def data(self) -> FederatedData:
+        """Samples, the clients' or like theirs."""
+
+    def sizes(self) -> Array:
+        """Return the number of samples of each client, as far as it is known."""
 
 
 def guarantee_of(
-    run: Rounds,
+    run: Releasing,
     delta: float = DELTA,
     *,
     neighbours: Neighbours = "replace",
@@ -49,7 +74,7 @@ def guarantee_of(
     )  # fmt: skip
 
 
-def _why_none(run: Rounds) -> str:
+def _why_none(run: Releasing) -> str:
     """Why nothing is guaranteed; empty where something is."""
     if run.needs.partner == "global":
         return "raw samples of all clients are shared"

@@ -15,7 +15,7 @@ from fedmix.core.errors import BadInput, Collapsed, Diverged, Interrupted
 from fedmix.core.files import flat, write_whole
 from fedmix.core.ranks import Ranks, here
 from fedmix.core.signals import heard
-from fedmix.experiment.spec import Experiment, old_identity, read_values, toml
+from fedmix.experiment.spec import SCHEMA, Experiment, old_identity, read_values, toml
 from fedmix.runs.checkpoint import Checkpoint
 from fedmix.runs.clients import clients_of, gallery_of
 from fedmix.runs.environment import environment
@@ -224,7 +224,7 @@ class RunFolder:
             privacy(federation)  # a missing package fails now, not after the last round
         saved = self.checkpoint.load()
         if saved is None:
-            where = environment(federation.device, command)
+            where = environment(federation.device, command) | federation.versions()
             write_whole(self.folder / "environment.json", as_json(where))
             write_whole(self.folder / "clients.json", clients_of(federation))
             write_whole(self.folder / "metrics.jsonl", b"")
@@ -323,8 +323,12 @@ class Run(RunFolder):
         if super()._is_of_this(identity):
             return True
         there = read_values(self.folder / "experiment.toml")
-        same = Experiment.of(there).identity == self.experiment.identity
-        return same and identity == old_identity(there)
+        if identity is None or Experiment.of(there).identity != self.experiment.identity:
+            return False
+        schema, colon, name = identity.partition(":")
+        if colon and schema != str(SCHEMA):  # a hash of what differed from other defaults
+            return name.rpartition("-")[0] == self.experiment.id.rpartition("-")[0]
+        return identity == old_identity(there)
 
 
 def folder_of(experiment: Experiment, out: Path, suffix: str = "") -> Path:

@@ -1,11 +1,8 @@
 """Base class of server steps: pure functions of a state, the weights and the clients' mean."""
 
-import math
 from abc import ABC, abstractmethod
 
-from fedmix.core.errors import BadInput
 from fedmix.core.types import Params
-from fedmix.core.validation import number
 
 
 class ServerStep(ABC):
@@ -22,15 +19,3 @@ class ServerStep(ABC):
 
     @abstractmethod
     def __call__(self, state: Params, weights: Params, mean: Params) -> tuple[Params, Params]: ...
-
-
-def positive(who: str, value: float) -> None:
-    """Raise BadInput for a number that is not positive and finite; `who` names it."""
-    if not 0 < number(who, value) < math.inf:
-        raise BadInput(f"{who}={value} must be positive and finite")
-
-
-def share(who: str, value: float) -> None:
-    """Raise BadInput for a number outside [0, 1); `who` names it."""
-    if not 0 <= number(who, value) < 1:
-        raise BadInput(f"{who}={value} is outside [0, 1)")

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from fedmix.core.registry import SERVER_STEPS
 from fedmix.core.types import Params
-from fedmix.server_steps.base import ServerStep, positive, share
+from fedmix.core.validation import positive, share
+from fedmix.server_steps.base import ServerStep
 
 
 @SERVER_STEPS.add("fedadam", "Adam on the server")

@@ -103,7 +103,8 @@ def evaluate(
         ranks: The ranks among which the test samples are divided.
 
     Raises:
-        BadInput: A metric returns something other than a number or numbers by name.
+        BadInput: A metric returns something other than a number or numbers by name, or two of them
+            return the same name.
     """
     score, loss = per_sample(model, params, tests, ranks)
     found = {model.loss.score_name: float(score.mean()), "loss": float(loss.mean())}
@@ -112,13 +113,23 @@ def evaluate(
         outputs, targets = (torch.cat(part) for part in parts)
         for name, metric in metrics.items():
             value = metric(outputs, targets)
-            several = value if isinstance(value, Mapping) else {"": value}
+            several = (
+                {f"{name}.{k}": v for k, v in value.items()}
+                if isinstance(value, Mapping)
+                else {name: value}
+            )
             try:
-                found |= {f"{name}.{k}" if k else name: float(v) for k, v in several.items()}
+                numbers = {k: float(v) for k, v in several.items()}
             except (TypeError, ValueError, RuntimeError):
                 raise BadInput(
-                    f"metrics[{name!r}] gave {described(value)}; give a number, or numbers by name"
+                    f"metrics[{name!r}] gave a value {described(value)}; give a number, or numbers "
+                    "by name"
                 ) from None
+            if twice := sorted(found.keys() & numbers.keys()):
+                raise BadInput(
+                    f"metrics[{name!r}] gave {twice[0]!r}, and so did another; rename one of them"
+                )
+            found |= numbers
     return found
 
 

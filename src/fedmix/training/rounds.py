@@ -11,7 +11,7 @@ from torch import Tensor
 from fedmix.core.errors import BadInput
 from fedmix.core.ranks import here
 from fedmix.core.types import Array, Params
-from fedmix.core.validation import whole
+from fedmix.core.validation import positive, whole
 from fedmix.data.federated import FederatedData
 from fedmix.exchange import MeanExchange, Traffic
 from fedmix.kernels.precision import arithmetic
@@ -100,7 +100,7 @@ class Rounds:
             evaluate_every: The number of rounds between tests. The last round is always tested.
 
         Raises:
-            BadInput: An argument is not a whole number, or too small.
+            BadInput: An argument is not a whole number, or too small, or `lr_scale` is no rate.
             Collapsed: The model has lost what it had learned.
             ClientFailure: A client's local update failed; nothing of its round is kept.
         """
@@ -108,6 +108,7 @@ class Rounds:
         whole("evaluate_every", evaluate_every)
         self.watch.check()
         while self.round < rounds and not self.stopped:
+            positive("federation.lr_scale", self.lr_scale)
             before = vars(self) | {"exchange": copy(self.exchange), "memory": copy(self.memory)}
             try:
                 mean, local_loss, traffic = self._train_round()
@@ -172,6 +173,10 @@ class Rounds:
     def holdings(self) -> dict[str, Any]:
         """Return what is known of the clients' data: number of classes, sizes, counts by class."""
         raise NotImplementedError
+
+    def versions(self) -> dict[str, str]:
+        """Return versions of software, besides this process's own, that the run depends on."""
+        return {}
 
     def sizes(self) -> Array:
         """Return the number of samples of each client, as far as it is known."""

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from fedmix.core.errors import BadInput
-from fedmix.core.validation import number, whole
+from fedmix.core.validation import number, positive, share, whole
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,8 @@ class Training:
         for name in ("clients_per_round", "epochs", "batch_size"):
             whole(f"training.{name}", getattr(self, name))
         for name in ("lr", "lr_decay"):
-            if not 0 < number(f"training.{name}", getattr(self, name)) < math.inf:
-                raise BadInput(f"training.{name}={getattr(self, name)} must be positive and finite")
-        if not 0 <= number("training.momentum", self.momentum) < 1:
-            raise BadInput(f"training.momentum={self.momentum} is outside [0, 1)")
+            positive(f"training.{name}", getattr(self, name))
+        share("training.momentum", self.momentum)
         if not 0 <= number("training.weight_decay", self.weight_decay) < math.inf:
             raise BadInput(
                 f"training.weight_decay={self.weight_decay} must not be negative or infinite"

@@ -158,6 +158,7 @@ class Own(Objective):
             r"asks for the value of a tensor, .* use torch.where, or engine=Sequential\(\)",
         ),
         (lambda x: x * x[0].max().item(), "asks for the value of a tensor"),
+        (lambda x: torch.from_numpy(abs(x.numpy())), "asks for the value of a tensor"),
     ],
 )
 def test_what_cannot_be_done_for_all_clients_at_once_is_refused(

@@ -13,12 +13,13 @@ from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
 from fedmix.server_steps import ServerStep
 from fedmix.training.checks.combination import check_combination, check_functions, check_kinds
-from fedmix.training.checks.model import model_for
+from fedmix.training.checks.model import model_for, warn_of_probabilities
 from fedmix.training.checks.objective import check_objective
+from fedmix.training.checks.server_step import check_server_step
 from fedmix.training.engines import Engine
 from fedmix.training.settings import Training
 
-__all__ = ["check_all", "check_objective", "model_for"]
+__all__ = ["check_all", "check_objective", "check_server_step", "model_for"]
 
 
 def check_all(
@@ -48,6 +49,8 @@ def check_all(
     for phase in objective.phases():
         model.tail(phase.layer)
     check_objective(objective, model, data)
+    check_server_step(server, model)
+    warn_of_probabilities(model, data)
     # An embedding takes codes of any size.
     if not any(isinstance(part, nn.Embedding) for part in module.modules()):
         warn_of_size(data)

@@ -1,11 +1,13 @@
 """Checks that a model can be trained on the data, before anything runs."""
 
 import copy
+import warnings
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmix.core.errors import BadInput, first_line
+from fedmix.core.errors import BadInput, FedmixWarning, described, first_line
 from fedmix.core.losses import Loss, cross_entropy, squared_error
 from fedmix.core.rng import trial
 from fedmix.data.federated import FederatedData
@@ -27,6 +29,7 @@ def model_for(data: FederatedData, module: nn.Module, loss: Loss | None = None) 
     """
     model = Model(module, loss or (cross_entropy if data.classes is not None else squared_error))
     _check_transform(data)
+    _check_loss(model.loss, data)
     _check_fits(model, data)
     _check_copy(model, module, data.inputs(data.x[:2]))
     return model
@@ -34,10 +37,22 @@ def model_for(data: FederatedData, module: nn.Module, loss: Loss | None = None) 
 
 def _check_transform(data: FederatedData) -> None:
     """Raise BadInput for a transform that draws numbers or uses other samples of the batch."""
-    rows = data.some(FEW)
-    once, again = data.inputs(rows), data.inputs(rows)
+    rows, kind = np.array(data.some(FEW)), type(data.transform).__name__
+    given, units = rows.copy(), data.units(rows)
+    held, once = units.clone(), data.transform.normalise(units)
+    if not np.array_equal(rows, given) or not torch.allclose(units, held, 0, 0, equal_nan=True):
+        raise BadInput(
+            f"{data.name}: {kind} changes the samples that it is given, as x -= 0.5 would; make "
+            "that x = x - 0.5"
+        )
+    if len(once) != len(rows):
+        raise BadInput(
+            f"{data.name}: {kind} makes {len(once)} inputs of {len(rows)} samples; make one of each"
+        )
+    if not torch.isfinite(once).all():
+        raise BadInput(f"{data.name}: {kind} makes NaN or infinity of samples; look at its formula")
+    again = data.inputs(rows)
     twice = torch.cat([data.inputs(rows[[i, i]])[:1] for i in range(len(rows))])
-    kind = type(data.transform).__name__
     if not torch.equal(once, again):
         raise BadInput(
             f"{data.name}: {kind} gives two results for the same samples, so runs could not be "
@@ -48,6 +63,49 @@ def _check_transform(data: FederatedData) -> None:
             f"{data.name}: what {kind} makes of a sample depends on the other samples of its "
             "batch, such as on their mean, and batches hold padding; let it treat each sample by "
             "itself"
+        )
+
+
+def _check_loss(loss: Loss, data: FederatedData) -> None:
+    """Raise BadInput if the loss, or a score beside it, does not give a value for each sample.
+
+    Values of another shape would be broadcast against the batch's mask, or averaged wrongly.
+    """
+    count = 3 if data.outputs == 2 else 2  # not the number of outputs
+    targets = data.labels(np.repeat(data.y[:1], count, 0))
+    outputs, how = trial()(targets.shape), "give one for each, as with reduction='none'"
+    for name in ("value", "report", "score"):
+        try:
+            got = getattr(loss, name)(outputs, targets)
+        except Exception as error:
+            raise BadInput(
+                f"the loss {loss.name!r}: its {name} fails for outputs and targets of shape "
+                f"{tuple(targets.shape)}: {first_line(error)}"
+            ) from error
+        if not isinstance(got, Tensor):
+            raise BadInput(f"the loss {loss.name!r}: its {name} is {described(got)}; {how}")
+        if got.shape != (count,):
+            raise BadInput(
+                f"the loss {loss.name!r}: its {name} gives values of shape {tuple(got.shape)} for "
+                f"{count} samples; {how}"
+            )
+
+
+def warn_of_probabilities(model: Model, data: FederatedData) -> None:
+    """Warn about a model that ends in a softmax although the loss takes logits."""
+    if model.loss is not cross_entropy or data.outputs == 1:
+        return
+    model, x = model.to(torch.device("cpu")), data.inputs(data.x[:2]).clone()
+    normal = trial()  # noise, since the first weights may be special
+    params = {name: p + 0.1 * normal(p.shape).to(p) for name, p in model.init().items()}
+    with torch.no_grad():
+        outputs = model(params, x, torch.tensor(1))
+    if outputs.min() >= 0 and torch.allclose(outputs.sum(-1), torch.ones(len(outputs))):
+        warnings.warn(
+            "the model's outputs are probabilities, and cross_entropy takes logits, so that it "
+            "would train slowly or not at all; leave out the softmax at its end",
+            FedmixWarning,
+            stacklevel=4,  # the caller of Federation
         )
 
 
@@ -100,9 +158,11 @@ def _check_fits(model: Model, data: FederatedData) -> None:
         advice = (
             f"; its weights are {', '.join(other)} and must be float32, as module.float() makes "
             "them"
-            if other
-            else ""
+            if x.dtype == torch.float32
+            else f"; its weights are {', '.join(other)}, and {type(data.transform).__name__} "
+            f"makes inputs {str(x.dtype).removeprefix('torch.')}; make both float32"
         )
+        advice = advice if other else ""
         raise BadInput(
             f"the model does not take inputs of shape {tuple(x.shape)}: {first_line(error)}{advice}"
         ) from error

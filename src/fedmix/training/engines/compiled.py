@@ -215,10 +215,10 @@ def _told() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "calling .item()" in str(error):
+        if "calling .item()" in str(error) or "doesn't have storage" in str(error):
             raise BadInput(
-                "the model or the objective asks for the value of a tensor, by `if` or .item(), "
-                "and all clients step at once; use torch.where, or engine=Sequential()"
+                "the model or the objective asks for the value of a tensor, by `if`, .item() or "
+                ".numpy(), and all clients step at once; use torch.where, or engine=Sequential()"
             ) from error
         raise
 

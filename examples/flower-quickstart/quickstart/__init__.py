@@ -1,0 +1,1 @@
+"""Handwritten digits on Flower, with PyTorch."""

@@ -8,7 +8,8 @@ FAST = $(addprefix tests/,core objectives exchange server_steps experiment repor
   training/test_draws.py training/test_batches.py training/test_local_step.py \
   training/test_callbacks.py)
 
-.PHONY: demo federation test federation-test flower-matrix lint types check check-fast format docs clean
+.PHONY: demo federation test federation-test flower-matrix ranks-test lint types check check-fast \
+  format docs clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/demo.py
@@ -24,6 +25,10 @@ test: lint types check
 # `check` has a short part of it, tests/flower/test_trouble.py.
 federation-test: $(VENV)/.ready
 	$(BIN)/pytest -m federation tests/flower
+
+# Processes of one run that are killed, hang or are stopped: some two minutes.
+ranks-test: $(VENV)/.ready
+	$(BIN)/pytest -m "faults or not faults" tests/ranks
 
 # The tests of flower/ under each version of Flower that is allowed: a quarter of an hour.
 flower-matrix: $(VENV)/.ready

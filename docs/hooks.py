@@ -58,9 +58,9 @@ SAYS = {
     "engine.compile": "Compile the step first. Unset: on a GPU only.",
     "engine.precision": "How a GPU multiplies while it trains: [bf16](speed.md) is the fastest and "
     "rounds the most. A CPU always uses float32.",
-    "engine.processes": "Divide a round's clients among this many processes of one thread each, "
-    "on a CPU. It is not part of a run's name and may change when a run continues; weights may "
-    "then differ by rounding.",
+    "engine.processes": "Divide a round's clients among [this many processes](scale.md), which the "
+    "command line starts (`--workers`). It is not part of a run's name and may change when a run "
+    "continues; weights may then differ by rounding.",
 }
 # For one objective alone, where others have another setting of the same name.
 SAYS |= {

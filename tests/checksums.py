@@ -25,7 +25,7 @@ from fedmix.experiment.spec import Experiment
 from tests.miniature import write_mirror
 
 COMBINED = ("fedmix+prox", "localmix+prox", "hidden-fedmix", "hidden-naivemix+prox")
-ENGINES = [(name, processes) for name in ("sequential", "vectorised") for processes in (1, 2)]
+ENGINES = ("sequential", "vectorised")
 MODELS: dict[str, dict[str, Any]] = {
     "cifar10": {"data.clients": 20},
     "cifar100": {"data.clients": 5, "data.local_share": 0.2},
@@ -45,10 +45,10 @@ def checksum(spec: Experiment, root: Path | None = None) -> str:
 
 def cases() -> Iterator[tuple[str, Experiment, str | None]]:
     for algorithm in (*ALGORITHMS, *COMBINED):
-        for engine, processes in ENGINES:
-            changes = {"training.epochs": 1, "engine.name": engine, "engine.processes": processes}
+        for engine in ENGINES:
+            changes = {"training.epochs": 1, "engine.name": engine}
             yield (
-                f"{algorithm} {engine} {processes}",
+                f"{algorithm} {engine}",
                 experiment("digits", algorithm).with_settings(changes),
                 None,
             )

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -847,3 +848,44 @@ def test_privacy_refuses(
 ) -> None:
     assert fedmix(monkeypatch, "privacy", "--n", 50, *args) == 2
     assert said in capsys.readouterr().err
+
+
+def test_printed_commands_are_the_runs_of_the_sweep(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each of them prints itself, and none trains."""
+    sweep = ["run", "digits", "--algorithm", "naivemix", "--seeds", "2", "--rounds", "3"]
+    sweep += ["--set", "objective.lam=0.05, 0.1", "--set", "training.lr=0.01"]
+    sweep += ["--device", "cuda:0,cuda:1", "--jobs", "2", "--out", str(tmp_path / "a b")]
+    assert fedmix(monkeypatch, *sweep, "--print-commands") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition("--set ")[2] for line in lines] == [
+        f"objective.lam={lam} --set training.lr=0.01" for lam in (0.05, 0.05, 0.1, 0.1)
+    ]
+    assert lines[1] == (
+        f"fedmix run digits --seed 1 --out '{tmp_path}/a b' --algorithm naivemix --rounds 3 "
+        "--device cuda --set objective.lam=0.05 --set training.lr=0.01"
+    )
+    for line in lines:
+        assert fedmix(monkeypatch, *shlex.split(line)[1:], "--print-commands") == 0
+        assert capsys.readouterr().out.splitlines() == [line]
+    assert not list(tmp_path.iterdir())
+
+
+def test_workers_and_devices_that_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for args, said in (
+        (["--workers", 2, "--jobs", 2], "--jobs 2 trains several runs at once, and several"),
+        (["--device", "cpu,cuda:1"], "several devices must be GPUs, such as cuda:0,cuda:1"),
+        (["--device", "cuda:0,cuda:9", "--jobs", 2], "device cuda:9 does not exist"),
+        (["--workers", 0], "engine.processes=0 should be greater than or equal to 1"),
+    ):
+        assert fedmix(monkeypatch, "run", "digits", *args, "--out", tmp_path / "out") == 2
+        assert said in capsys.readouterr().err
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert fedmix(monkeypatch, "run", "digits", "--out", tmp_path / "out") == 2
+    assert "WORLD_SIZE is 2, and RANK is not set; start this with torchrun" in (
+        capsys.readouterr().err
+    )
+    assert not list(tmp_path.iterdir())

@@ -112,19 +112,17 @@ def recorded(
     )
 
 
-def vectorised(device: Any, precision: Any, processes: Any, chunk: Any, compile: Any) -> Any:
-    engine = Vectorised(
-        device=device, precision=precision, processes=processes, chunk=chunk, compile=compile
-    )
+def vectorised(device: Any, precision: Any, chunk: Any, compile: Any) -> Any:
+    engine = Vectorised(device=device, precision=precision, chunk=chunk, compile=compile)
     return federation(engine=engine)
 
 
-def sequential(device: Any, precision: Any, processes: Any) -> Any:
-    return federation(engine=Sequential(device=device, precision=precision, processes=processes))
+def sequential(device: Any, precision: Any) -> Any:
+    return federation(engine=Sequential(device=device, precision=precision))
 
 
 CLIPPED, ROWS = Exchange(clip=1.0, noise=1.0), Ragged.of([[0, 1], [2]])
-ENGINE: dict[str, Any] = {"device": "cpu", "precision": "tf32", "processes": 1}
+ENGINE: dict[str, Any] = {"device": "cpu", "precision": "tf32"}
 HUB = {"root": {"None", "text"}, "cache": {"None", "text"}}
 STORED: dict[str, Any] = {
     "x": X, "y": Y, "clients": ROWS, "test": HeldOut(X, Y), "classes": 3,

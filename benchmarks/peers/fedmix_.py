@@ -1,5 +1,7 @@
 """fedmix: the vectorised engine with a compiled step, in one process or in several."""
 
+import os
+
 import numpy as np
 import torch
 from in_torch import arrays, module
@@ -21,7 +23,7 @@ def main(job: Job) -> None:
         data.from_arrays(x, y, list(owned), test=(x[:1], y[:1]), classes=work.classes),
         FedMix(lam=work.lam) if job.algorithm == "fedmix" else Supervised(),
         Training(work.per_round, work.epochs, work.batch, work.lr, momentum=work.momentum),
-        engine=Vectorised(device=job.device, compile=True, processes=job.workers),
+        engine=Vectorised(device=job.device, compile=True),
         seed=SEED,
     )
     # the last round, which would be evaluated, is not run
@@ -32,7 +34,8 @@ def main(job: Job) -> None:
         next(rounds)
         wait()
         job.tick(lambda: arrays(federation.params.values()))
-    job.save("fedmix", arrays(federation.params.values()), ["torch", "numpy"])
+    if os.environ.get("RANK", "0") == "0":  # torchrun starts several workers
+        job.save("fedmix", arrays(federation.params.values()), ["torch", "numpy"])
 
 
 if __name__ == "__main__":

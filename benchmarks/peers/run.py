@@ -84,7 +84,7 @@ def python_of(environment: str) -> str:
 def run(python: str, tool: str, workers: int, threads: int, out: Path, rest: list[str]) -> bool:
     """Run one script; return False if it failed. Its output goes to a log beside its record."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
-    several = tool == "pfl" and workers > 1
+    several = tool in ("pfl", "fedmix") and workers > 1
     command = [
         python,
         *(launcher if several else []),

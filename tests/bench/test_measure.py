@@ -10,7 +10,7 @@ from fedmix.bench import measure
 from fedmix.bench.cases import VARIANTS, WORKLOADS, Size, federation
 from fedmix.bench.measure import Bench, Clocked, Trial
 from fedmix.experiment.presets import PRESETS
-from fedmix.training.engines import Sequential, compiled
+from fedmix.training.engines import compiled
 from tests.synthetic import listen
 
 TINY = Size(clients=3, batch=4, steps=2)
@@ -71,8 +71,6 @@ def test_ragged_clients_keep_the_mean_and_their_padding_is_counted() -> None:
         1 - (4 + 20 + 36) / (3 * 9 * 4)
     )
     assert measure._steps_and_padding(alone.runner, work[0])[1] == 0
-    apart = Sequential(processes=2).start(alone.model, alone.objective, alone.training)
-    assert measure._steps_and_padding(apart, work[0]) == (5, None)
 
 
 def test_the_clock_counts_the_engine_and_not_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +105,7 @@ def test_the_fastest_number_of_threads_is_kept_and_more_are_not_tried_once_they_
     """
     seen: list[int] = []
 
-    def timing(self: Trial) -> measure.Timing:
+    def timing(self: Trial, **_: bool) -> measure.Timing:
         seen.append(self.threads)
         seconds = {1: 3.0, 2: 1.0, 4: 1.05, 8: 2.0}[self.threads] + 10 * (
             seen.count(self.threads) == 1
@@ -139,7 +137,7 @@ def test_variants_take_turns_and_records_hold_median_and_range(
     """
     turns: list[str] = []
 
-    def timing(self: Trial) -> measure.Timing:
+    def timing(self: Trial, **_: bool) -> measure.Timing:
         turns.append(self.variant)
         self.clock.steps = 2.0
         seconds = [0.5, 0.5, 0.02, 0.06, 0.04][turns.count(self.variant) - 1]

@@ -243,3 +243,32 @@ def test_a_terminal_has_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None
     assert "[1/2] digits seed 0" in last
     assert "[2/2]" not in last
     assert (one.share, two.share) == (0.5, 1.0)
+
+
+def test_devices_are_handed_out_and_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three jobs on two of four GPUs, of which this process may see 4, 5, 6 and 7; each run is a
+    child that ends at once.
+    """
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr("fedmix.runs.execute.refused", lambda *_: {})
+    seen, real = [], subprocess.Popen
+
+    def started(_: list[str], env: dict[str, str], **more: Any) -> Any:
+        seen.append(env["CUDA_VISIBLE_DEVICES"])
+        return real([sys.executable, "-c", "print('[\"done\", {}]')"], env=env, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    runs = [Run(digits(seed=seed), tmp_path / str(seed)) for seed in range(5)]
+    done = list(run_each(runs, None, command="", quiet=True, jobs=3, gpus=[1, 3]))
+    assert [outcome for _, outcome in done] == [{}] * 5
+    assert seen[:3] == ["5", "7", "5"]
+    assert set(seen[3:]) <= {"5", "7"}
+    for jobs, gpus, said in (
+        (1, [1, 3], "--jobs 1 uses 1 of 2 devices; give --jobs 2"),
+        (2, [1, 4], "device cuda:4 does not exist: this machine shows 4 GPUs"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            list(run_each(runs, None, command="", quiet=True, jobs=jobs, gpus=gpus))

@@ -12,7 +12,6 @@ from fedmix import models
 from fedmix.bench import functional, plain
 from fedmix.bench.functional import functional_loss
 from fedmix.bench.plain import LoopLoss, PlainCharLSTM, PlainLoop, loop_loss
-from fedmix.core.devices import cores
 from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.data.cifar import CIFAR10
@@ -90,7 +89,7 @@ VARIANTS: dict[str, Callable[..., Engine]] = {
     "sequential": Sequential,
     "vectorised": partial(Vectorised, compile=False),
     "compiled": partial(Vectorised, compile=True),
-    "processes": partial(Vectorised, compile=True, processes=cores()),
+    "processes": partial(Vectorised, compile=True),
 }
 
 

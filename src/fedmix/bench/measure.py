@@ -13,6 +13,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import count as counting
 from typing import NamedTuple
 
 import torch
@@ -22,14 +24,18 @@ from fedmix.bench.cases import Size, Workload, federation
 from fedmix.bench.results import Record, with_speedups
 from fedmix.core.devices import cores
 from fedmix.core.errors import BadInput, FedmixWarning, first_line
+from fedmix.core.ranks import ALONE, are_launched, launched, training_with
 from fedmix.training.aggregation import Updates
 from fedmix.training.batches import Resident
 from fedmix.training.engines import Runner, Work
-from fedmix.training.engines.processes import Processes
 from fedmix.training.engines.slots import length
 from fedmix.training.engines.vectorised import VectorisedRunner
 from fedmix.training.federation import Federation
 
+RANKS = "processes"  # the variant that is trained by all processes of a launch
+Case = tuple[Workload, str, str, Size, str]
+_numbers = counting()
+_cases: dict[int, Federation] = {}  # those that this process trains with the first, by number
 CLEARLY = 1.1  # clearly slower: so many times as long
 Listener = Callable[[str], None]
 
@@ -72,8 +78,6 @@ class Clocked:
 def _steps_and_padding(engine: Runner, work: Work) -> tuple[float, float | None]:
     """Mean steps of a client, and the fraction of padding in what the engine computes, if known."""
     steps = [plan.steps for plan in work.plans]
-    if isinstance(engine, Processes):  # its workers pad, with engines of their own
-        return statistics.mean(steps), None
     if not isinstance(engine, VectorisedRunner):  # only this one pads
         return statistics.mean(steps), 0.0
     stays, slots = engine.packed(steps)
@@ -98,7 +102,10 @@ class Trial:
         gc.collect()  # so that garbage of an earlier trial is not freed while memory is counted
         before = _allocated(device)
         self.variant, self.algorithm, self.precision = variant, algorithm, size.precision
-        self.federation: Federation = federation(workload, algorithm, variant, size, device)
+        self.ranks = launched() if variant == RANKS and are_launched() else ALONE
+        self.number, self.case = next(_numbers), (workload, algorithm, variant, size, device)
+        with training_with(self.ranks):
+            self.federation: Federation = federation(*self.case)
         self.device = self.federation.device
         self.start = self.federation.params
         self.clock = Clocked(self.federation.runner, self.device)
@@ -125,7 +132,7 @@ class Trial:
         return threads, warmup
 
     def _thread_counts(self) -> list[int]:
-        if isinstance(self.clock.engine, Processes):
+        if self.variant == RANKS:
             return [1]
         return thread_counts(cores()) if self.device.type == "cpu" else [torch.get_num_threads()]
 
@@ -134,13 +141,13 @@ class Trial:
         self.threads = threads
         if isinstance(self.clock.engine, VectorisedRunner):
             self.clock.engine.forget()
-        return self._round()
+        return self._round(anew=True)
 
     def measure(self) -> None:
         """Time one more round."""
         self.rounds.append(self._round())
 
-    def _round(self) -> Timing:
+    def _round(self, *, anew: bool = False) -> Timing:
         torch.set_num_threads(self.threads)
         self.federation.params = self.start
         cuda = self.device.type == "cuda"
@@ -149,12 +156,16 @@ class Trial:
             torch.cuda.reset_peak_memory_stats(self.device)
         wait(self.device)
         started = time.perf_counter()
-        self.federation.params, _, _ = self.federation._train_round()
+        with self.ranks.joined(partial(_train_too, self.number, self.case, anew=anew)):
+            self.federation.params, _, _ = self.federation._train_round()
         wait(self.device)
         whole = time.perf_counter() - started
+        if self.ranks.count > 1:  # the clock has seen this one's clients only
+            sizes = self.federation.data.clients.sizes.tolist()
+            self.clock.steps = statistics.mean(map(self.federation.training.steps, sizes))
         return Timing(
             whole,
-            self.clock.seconds,
+            self.clock.seconds if self.ranks.count == 1 else whole,  # with the others' time
             torch.cuda.max_memory_allocated(self.device) - before if cuda else 0,
         )
 
@@ -173,14 +184,23 @@ class Trial:
             repeats=len(ms),
             warmup_s=self.warmup,
             threads=self.threads if self.device.type == "cpu" else None,
-            workers=self.clock.engine.count if isinstance(self.clock.engine, Processes) else None,
+            workers=self.ranks.count if self.variant == RANKS else None,
             peak_mib=(self.held + max(t.memory for t in self.rounds)) / 2**20
             if self.device.type == "cuda" else None,
             round_ms=1000 * statistics.median(t.whole for t in self.rounds) if engine else None,
             outside=outside if engine else None,
-            padding=self.clock.padding if engine else None,
+            padding=self.clock.padding if engine and self.variant != RANKS else None,
             precision=self.precision if self.device.type == "cuda" else "float32",
         )  # fmt: skip
+
+
+def _train_too(number: int, case: Case, *, anew: bool) -> None:
+    """Train a round of a trial with the first process, on another."""
+    with _compiling_anew():
+        if anew:
+            _cases[number] = federation(*case)
+        torch.set_num_threads(1)
+        _cases[number]._train_round()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -25,7 +26,7 @@ from fedmix.cli import (
     resume,
     run,
 )
-from fedmix.core.errors import FedmixError, format_warning
+from fedmix.core.errors import FedmixError, Lost, format_warning
 
 app = typer.Typer(
     name="fedmix",
@@ -59,7 +60,19 @@ def options(
 
 
 def main() -> None:
-    """Run the command line and exit; an error of fedmix is one sentence and an exit code."""
+    """Run the command line and exit; an error of fedmix is one sentence and an exit code.
+
+    In one of several processes that a launcher started, the first runs it with the others' help.
+    """
+    if os.environ.get("WORLD_SIZE", "1") in ("", "0", "1"):
+        _main(app)
+    else:
+        from fedmix.cli.launch import as_rank
+
+        _main(lambda: as_rank(lambda: _main(app)))
+
+
+def _main(command: Callable[[], None]) -> None:
     if sys.argv[1:2] != ["bench"]:  # a benchmark has the machine to itself, and may spin
         # threads that wait by spinning make a busy machine ten times slower
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -69,11 +82,12 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # prints ? where an encoding lacks ε
     try:
         try:
-            app()
+            command()
         finally:
             sys.stdout.flush()  # here, so that an error is caught below
     except FedmixError as error:
-        print(f"fedmix: {error}", file=sys.stderr)
+        if not isinstance(error, Lost) or "FEDMIX_WORKERS" not in os.environ:
+            print(f"fedmix: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("fedmix: stopped", file=sys.stderr)

@@ -68,8 +68,10 @@ def steps(
     from fedmix.bench.cases import VARIANTS, WORKLOADS, Size
     from fedmix.bench.machine import about
     from fedmix.bench.measure import Bench
+    from fedmix.cli.launch import launch
     from fedmix.cli.output import check_outputs
-    from fedmix.core.devices import device_named
+    from fedmix.core.devices import cores, device_named
+    from fedmix.core.ranks import are_launched
     from fedmix.kernels.precision import called
     from fedmix.runs.progress import counting, tell_written
 
@@ -96,6 +98,8 @@ def steps(
         precision=size.precision,
     )
     on = about(device_named(device), command)
+    if any("processes" in possible for *_, possible in groups) and not are_launched():
+        sys.exit(launch(cores(), 0, sys.argv))
     total = sum(len(possible) * (1 + repeats) for *_, possible in groups)
     with counting(total, quiet) as listen:
         bench = Bench(size, device, repeats, listen)

@@ -22,8 +22,8 @@ def compare(
     seeds: options.Seeds = 3,
     settings: options.Set = None,
     engine: options.Engine = None,
-    device: options.Device = None,
-    processes: options.Processes = None,
+    device: options.Devices = None,
+    workers: options.Workers = None,
     data: options.Data = None,
     out: options.Out = Path("runs"),
     png: options.Curves = None,
@@ -42,9 +42,8 @@ def compare(
 
     check_outputs(csv, html, png=png, svg=svg)
     names = options.listed(algorithms)
-    chosen = experiments(
-        what, names, rounds, seed, seeds, settings or [], engine, device, processes
-    )
+    kind, gpus = options.devices(device)
+    chosen = experiments(what, names, rounds, seed, seeds, settings or [], engine, kind, workers)
     folders = run_all(
         runs_in(out, chosen),
         data,
@@ -52,5 +51,6 @@ def compare(
         as_json=as_json,
         tensorboard=tensorboard,
         jobs=jobs,
+        gpus=gpus,
     )
     write_reports(folders, pictures=(png, svg), csv=csv, html=html)

@@ -1,5 +1,6 @@
 """Options that several commands share, and parsers of option values shared by commands."""
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -57,10 +58,27 @@ Algorithms = Annotated[str, typer.Option(help="Names, split by commas.")]
 Rounds = Annotated[int | None, typer.Option(help="How many rounds.")]
 Out = Annotated[Path, typer.Option(help="The folder in which each run gets a folder.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
-Engine = Annotated[str | None, typer.Option(help="vectorised or sequential.")]
-Processes = Annotated[
-    int | None, typer.Option(help="On a CPU: divide a round's clients among so many processes.")
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        help="cpu, cuda, cuda:1, ...; of several, as in cuda:0,cuda:1, each of --jobs gets one."
+    ),
 ]
+Engine = Annotated[str | None, typer.Option(help="vectorised or sequential.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", "--processes", metavar="N",
+        help="Divide each round's clients among N processes; with --device cuda, among N GPUs.",
+    ),
+]  # fmt: skip
+Restarts = Annotated[
+    int,
+    typer.Option(
+        "--max-restarts", metavar="N", min=0,
+        help="If a worker is killed or hangs, go on from the checkpoint, N times at most.",
+    ),
+]  # fmt: skip
 Seeds = Annotated[int, typer.Option(help="How many seeds, from --seed on.")]
 Seed = Annotated[int | None, typer.Option(help="The (first) seed; 0, or the file's.")]
 Data = Annotated[
@@ -87,6 +105,20 @@ Json = Annotated[
 def listed(text: str) -> list[str]:
     """Split words at commas; return each once, in order."""
     return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def devices(text: str | None) -> tuple[str | None, list[int]]:
+    """Parse a value of `--device`: the device of the runs, and the GPUs to hand out to jobs.
+
+    Raises:
+        BadInput: Of several devices, one is no GPU with a number.
+    """
+    if text is None or "," not in text:
+        return text, []
+    named = [re.fullmatch(r"cuda:([0-9]{1,4})", name) for name in listed(text)]
+    if not all(named):
+        raise BadInput(f"--device {text!r}: several devices must be GPUs, such as cuda:0,cuda:1")
+    return "cuda", [int(one[1]) for one in named if one]
 
 
 def group_size(text: str) -> "GroupSize":

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedmix.cli.launch import on_workers
 from fedmix.cli.options import command_line
 from fedmix.core.errors import BadInput
 from fedmix.core.files import PICTURES, check_picture
@@ -25,12 +26,15 @@ def run_all(
     as_json: bool,
     tensorboard: bool,
     jobs: int,
+    restarts: int = 0,
+    gpus: Sequence[int] = (),
 ) -> list[Path]:
     """Execute runs, show the results of those that finished, and return the folders of all.
 
     Raises:
         FedmixError: a run failed; raised after all have ended and the others were shown.
     """
+    on_workers(runs, jobs, restarts)
     ended = {
         run.folder: outcome
         for run, outcome in run_each(
@@ -40,6 +44,7 @@ def run_all(
             quiet=quiet or as_json,
             tensorboard=tensorboard,
             jobs=jobs,
+            gpus=gpus,
         )
     }
     failures, summaries = [], {}

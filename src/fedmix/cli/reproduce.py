@@ -57,7 +57,7 @@ def reproduce(
     ] = None,
     engine: options.Engine = None,
     device: options.Device = None,
-    processes: options.Processes = None,
+    workers: options.Workers = None,
     data: options.Data = None,
     out: options.Out = Path("runs"),
     jobs: options.Jobs = 1,
@@ -94,7 +94,7 @@ def reproduce(
         "rounds": rounds,
         "engine.name": engine,
         "engine.device": device,
-        "engine.processes": processes,
+        "engine.processes": workers,
     }
     studies = [
         _study(name, rows, columns, seed, seeds, scale, settings or [], fixed)
@@ -209,12 +209,14 @@ def _run_missing(
 
     Runs that diverge or collapse are recorded; those that fail otherwise are returned.
     """
+    from fedmix.cli.launch import on_workers
     from fedmix.paper.outcome import outcome
     from fedmix.runs.execute import run_each, runs_in
     from fedmix.runs.progress import console
 
     failures = []
     todo = runs_in(out, [e for e in study.experiments() if outcome(e, out).failure is None])
+    on_workers(todo, jobs, 0)
     for run, result in run_each(todo, root, command=options.command_line(), quiet=quiet, jobs=jobs):
         if not isinstance(result, Exception):
             if study.table.after:

@@ -15,7 +15,8 @@ app = typer.Typer()
 def resume(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs that were stopped.")],
     rounds: options.Rounds = None,
-    processes: options.Processes = None,
+    workers: options.Workers = None,
+    max_restarts: options.Restarts = 0,
     data: options.Data = None,
     jobs: options.Jobs = 1,
     tensorboard: options.Board = False,
@@ -26,9 +27,17 @@ def resume(
     from fedmix.cli.output import run_all
     from fedmix.runs.run import Run
 
-    given = {"rounds": rounds, "engine.processes": processes}
+    given = {"rounds": rounds, "engine.processes": workers}
     settings = {path: value for path, value in given.items() if value is not None}
     once = {os.path.realpath(folder): folder for folder in folders}.values()
     stopped = [Run.open(folder) for folder in once]
     runs = [Run(run.experiment.with_settings(settings), run.folder) for run in stopped]
-    run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+    run_all(
+        runs,
+        data,
+        quiet=quiet,
+        as_json=as_json,
+        tensorboard=tensorboard,
+        jobs=jobs,
+        restarts=max_restarts,
+    )

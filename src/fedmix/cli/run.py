@@ -1,6 +1,8 @@
 """`fedmix run`."""
 
+import shlex
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -22,22 +24,49 @@ def run(
     seeds: options.Seeds = 1,
     settings: options.Set = None,
     engine: options.Engine = None,
-    device: options.Device = None,
-    processes: options.Processes = None,
+    device: options.Devices = None,
+    workers: options.Workers = None,
+    max_restarts: options.Restarts = 0,
     data: options.Data = None,
     out: options.Out = Path("runs"),
     jobs: options.Jobs = 1,
+    print_commands: Annotated[
+        bool,
+        typer.Option(
+            "--print-commands", help="Only print a command for each run, for a scheduler to start."
+        ),
+    ] = False,
     tensorboard: options.Board = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
     """Train. One run, or a sweep over seeds and settings; runs that are done are not run again."""
     from fedmix.cli.output import run_all
-    from fedmix.experiment.sweep import experiments
+    from fedmix.experiment.sweep import experiments, settings_of_one
     from fedmix.runs.execute import runs_in
 
-    chosen = experiments(
-        what, [algorithm], rounds, seed, seeds, settings or [], engine, device, processes
-    )
+    kind, gpus = options.devices(device)
+    given = settings or []
+    chosen = experiments(what, [algorithm], rounds, seed, seeds, given, engine, kind, workers)
     runs = runs_in(out, chosen)
-    run_all(runs, data, quiet=quiet, as_json=as_json, tensorboard=tensorboard, jobs=jobs)
+    if print_commands:
+        same = {
+            "--algorithm": algorithm, "--rounds": rounds, "--engine": engine, "--device": kind,
+            "--workers": workers, "--max-restarts": max_restarts or None, "--data": data,
+        }  # fmt: skip
+        for one in chosen:
+            words = ["fedmix", "run", what, "--seed", one.seed, "--out", out]
+            words += [w for name, v in same.items() if v is not None for w in (name, v)]
+            words += [w for s in settings_of_one(one, given) for w in ("--set", s)]
+            print(shlex.join(map(str, words)))
+        return
+    run_all(
+        runs,
+        data,
+        quiet=quiet,
+        as_json=as_json,
+        tensorboard=tensorboard,
+        jobs=jobs,
+        restarts=max_restarts,
+        gpus=gpus,
+    )

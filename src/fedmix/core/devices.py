@@ -12,11 +12,15 @@ from fedmix.core.validation import instance
 def device_named(name: str | torch.device) -> torch.device:
     """The device of that name, made the current one if it is a GPU.
 
+    Where several processes train together on this machine, "cuda" is another GPU for each.
+
     Raises:
         BadInput: where there is no such device, or it holds no values, such as "meta".
     """
     instance("device", name, (str, torch.device), "give its name, such as 'cpu'")
     try:
+        if str(name) == "cuda" and os.environ.get("LOCAL_RANK", "").isdigit():
+            name = f"cuda:{int(os.environ['LOCAL_RANK']) % max(1, torch.cuda.device_count())}"
         probe = torch.zeros(1, device=name)
         probe.item()  # fails on "meta"
         if probe.is_cuda:

@@ -31,6 +31,12 @@ class Interrupted(FedmixError):
     exit_code = 130
 
 
+class Lost(FedmixError):
+    """Another process of the same run is gone or does not answer; the run can be started again."""
+
+    exit_code = 75  # as sysexits.h has it: a failure that may pass
+
+
 class ClientFailure(FedmixError):
     """A client's local update failed; the message names the round, the client and the step."""
 

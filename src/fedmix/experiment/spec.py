@@ -141,7 +141,7 @@ class EngineSection(_Section):
     chunk: Annotated[int, Field(ge=1)] | None = Vectorised.chunk
     compile: bool | None = Vectorised.compile
     precision: Precision = Vectorised.precision
-    processes: Annotated[int, Field(ge=1)] = Vectorised.processes
+    processes: Annotated[int, Field(ge=1)] = 1  # that `fedmix run` and `resume` start
 
 
 class Experiment(_Section):

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,30 @@ def experiments(
         _refuse_twice([few[0].id for few in swept], points)
         found |= {one.id: one for few in swept for one in few}
     return list(found.values())
+
+
+def settings_of_one(experiment: Experiment, settings: Sequence[str]) -> list[str]:
+    """Return the settings of a sweep with the values of one of its experiments.
+
+    Args:
+        experiment: One of those that `experiments` returned.
+        settings: The settings that it was given.
+    """
+    values, chosen = experiment.values(), []
+    for setting in settings:
+        (path, first), *more = parse_setting(setting)
+        if not takes(values, path):
+            continue
+        *sections, key = path.split(".")
+        value = reduce(section_of, sections, values).get(key)
+        among = [first, *(value for _, value in more)]
+        texts = setting.partition("=")[2].split(",") if more else [setting.partition("=")[2]]
+        chosen += [
+            f"{path}={text.strip()}"
+            for one, text in zip(among, texts, strict=True)
+            if one == value or not more
+        ]
+    return chosen
 
 
 def only_experiment(

@@ -1,9 +1,15 @@
 """Execute several runs, one after the other or in parallel processes."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from fedmix.core.errors import BadInput, FedmixError, Interrupted
+from fedmix.core.ranks import ALONE, are_launched, launched
 from fedmix.experiment.spec import Experiment
 from fedmix.runs.interrupt import finish_round_on_ctrl_c
 from fedmix.runs.jobs import Outcome, at_once, refused
@@ -31,6 +37,7 @@ def run_each(
     quiet: bool,
     tensorboard: bool = False,
     jobs: int = 1,
+    gpus: Sequence[int] = (),
 ) -> Iterator[tuple[Run, Outcome]]:
     """Execute runs; yield each run when it ends, with its summary or its error.
 
@@ -43,19 +50,24 @@ def run_each(
         quiet: Show no progress.
         tensorboard: Also log to TensorBoard.
         jobs: How many runs to execute at once; if more than 1, each in a process of its own.
+        gpus: Numbers of the GPUs that are handed out to them in turn; by default all share.
 
     Raises:
-        BadInput: `jobs` is less than 1.
+        BadInput: `jobs` is less than 1, or less than the GPUs.
         Interrupted: Ctrl-C was pressed before all runs had ended.
     """
     if jobs < 1:
         raise BadInput(f"--jobs {jobs}: at least one is needed")
+    if jobs < len(gpus):
+        raise BadInput(f"--jobs {jobs} uses {jobs} of {len(gpus)} devices; give --jobs {len(gpus)}")
+    if gpus and max(gpus) >= (there := torch.cuda.device_count()):
+        raise BadInput(f"device cuda:{max(gpus)} does not exist: this machine shows {there} GPUs")
     titles = [
         f"{e.data.name} {e.algorithm} seed {e.seed}" for e in (run.experiment for run in runs)
     ]
     widest = max(map(len, titles), default=0)
     here = [(run, titles[i].ljust(widest), f"{i + 1}/{len(runs)}") for i, run in enumerate(runs)]
-    apart = [one for one in here if _unfinished(one[0])] if jobs > 1 else []
+    apart = [one for one in here if unfinished(one[0])] if jobs > 1 else []
     if len(apart) > 1:
         why = refused([run.experiment for run, _, _ in apart], root)
         yield from (
@@ -74,7 +86,10 @@ def run_each(
             outcome: Outcome
             with Progress(title, run.experiment, number, quiet=quiet) as progress:
                 try:
-                    with listening(run.folder, progress.update, tensorboard) as listen:
+                    with (
+                        _with_others(run, root),
+                        listening(run.folder, progress.update, tensorboard) as listen,
+                    ):
                         outcome = run.execute(listen, command=command, root=root, stopped=stopped)
                 except Interrupted:
                     raise
@@ -90,10 +105,21 @@ def run_each(
                 quiet=quiet,
                 tensorboard=tensorboard,
                 stopped=stopped,
+                gpus=gpus,
             )
 
 
-def _unfinished(run: Run) -> bool:
+def _with_others(run: Run, root: Path | None) -> AbstractContextManager[None]:
+    """Let the other processes of this launch, if any, take part in a run."""
+    task = partial(_take_part, run.experiment.values(), run.folder, root)
+    return (launched() if are_launched() else ALONE).joined(task)
+
+
+def _take_part(values: dict[str, Any], folder: Path, root: Path | None) -> None:
+    Run(Experiment.of(values), folder).execute(root=root)
+
+
+def unfinished(run: Run) -> bool:
     """Whether a run has to be executed; a folder that cannot be read needs no process to fail."""
     try:
         return run.finished() is None

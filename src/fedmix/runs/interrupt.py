@@ -2,11 +2,15 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from fedmix.core.ranks import are_launched
 from fedmix.core.signals import heard
 from fedmix.runs.progress import console
+
+SAME_PRESS_SECONDS = 1.0  # the terminal tells a process of one press, and so does its launcher
 
 
 @contextmanager
@@ -21,14 +25,16 @@ def finish_round_on_ctrl_c() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    pressed = False
+    pressed: float | None = None
 
     def press() -> None:
         nonlocal pressed
-        if pressed:
+        now = time.monotonic()
+        if pressed is None:
+            pressed = now
+            console().print("finishing this round; Ctrl-C again stops at once")
+        elif not are_launched() or now - pressed > SAME_PRESS_SECONDS:
             raise KeyboardInterrupt
-        pressed = True
-        console().print("finishing this round; Ctrl-C again stops at once")
 
     with heard([signal.SIGINT], press):
-        yield lambda: pressed
+        yield lambda: pressed is not None

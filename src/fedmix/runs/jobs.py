@@ -83,6 +83,7 @@ def at_once(
     quiet: bool,
     tensorboard: bool,
     stopped: Callable[[], bool],
+    gpus: Sequence[int] = (),
 ) -> Iterator[tuple[Run, Outcome]]:
     """Execute up to `jobs` runs at a time; yield each run with its outcome when it ends.
 
@@ -94,12 +95,14 @@ def at_once(
         quiet: Show no progress.
         tensorboard: Also log to TensorBoard.
         stopped: Returns whether Ctrl-C was pressed.
+        gpus: Numbers of the GPUs that are handed out to runs in turn; by default all share.
 
     Raises:
         Interrupted: Ctrl-C was pressed before all runs had ended.
     """
     waiting, running, asked, ended = list(reversed(runs)), set[_Child](), False, 0
     heard: SimpleQueue[tuple[_Child, Any]] = SimpleQueue()
+    free = [gpus[i % len(gpus)] if gpus else None for i in reversed(range(jobs))]
     with bars(quiet=quiet) or nullcontext() as live:
         every = live.add_task("all runs", total=len(runs), now="") if live else TaskID(0)
         try:
@@ -114,7 +117,9 @@ def at_once(
                         command,
                         tensorboard,
                     ]
-                    running.add(_Child(run, progress, task, _environment(run, jobs), heard))
+                    gpu = free.pop()
+                    env = _environment(run, jobs, gpu)
+                    running.add(_Child(run, progress, task, env, heard, gpu))
                     if not live:
                         progress.note("started")
                 if stopped() and not asked:
@@ -127,6 +132,7 @@ def at_once(
                         child.take(said)
                     else:
                         running.remove(child)
+                        free.append(child.gpu)
                         outcome = child.end()
                         if not isinstance(outcome, Interrupted):
                             ended += 1
@@ -145,14 +151,18 @@ def at_once(
         )
 
 
-def _environment(run: Run, jobs: int) -> dict[str, str]:
-    """Return a child's environment, which divides the cores among children.
+def _environment(run: Run, jobs: int, gpu: int | None = None) -> dict[str, str]:
+    """Return a child's environment, which divides the cores among children; it may have one GPU.
 
     It sets the threads of training on a CPU and of compilation, unless the caller has set them.
     """
     share = str(max(1, cores() // jobs))
     training = {"OMP_NUM_THREADS": share} if run.experiment.engine.device.startswith("cpu") else {}
-    return {"TORCHINDUCTOR_COMPILE_THREADS": share, **training, **os.environ}
+    mine = {}
+    if gpu is not None:  # one of those that this process sees, by number
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        mine = {"CUDA_VISIBLE_DEVICES": seen.split(",")[gpu].strip() if seen else str(gpu)}
+    return {"TORCHINDUCTOR_COMPILE_THREADS": share, **training, **os.environ, **mine}
 
 
 class _Child:
@@ -168,8 +178,9 @@ class _Child:
         task: list[Any],
         env: dict[str, str],
         heard: "SimpleQueue[tuple[_Child, Any]]",
+        gpu: int | None,
     ) -> None:
-        self.run, self.progress = run, progress
+        self.run, self.progress, self.gpu = run, progress, gpu
         self.last: list[Any] = ["", None]
         self.process = subprocess.Popen(
             # -P: import nothing from the current folder

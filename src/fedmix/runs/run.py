@@ -5,6 +5,7 @@
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any, Protocol
 
 from fedmix.core.errors import BadInput, Collapsed, Diverged, Interrupted
 from fedmix.core.files import flat, write_whole
+from fedmix.core.ranks import Ranks, here
+from fedmix.core.signals import heard
 from fedmix.experiment.spec import SCHEMA, Experiment, old_identity, read_values, toml
 from fedmix.runs.checkpoint import Checkpoint
 from fedmix.runs.clients import clients_of, gallery_of
@@ -98,6 +101,9 @@ class RunFolder:
     ) -> dict[str, Any]:
         """Run to the end, from the checkpoint if there is one, and return the summary.
 
+        Where several ranks train together, all call it. The first has the folder, and what it is
+        asked for here; the others get the state and the summary from it.
+
         Args:
             listen: Called with the metrics of every round.
             command: Command line that environment.json records.
@@ -111,17 +117,42 @@ class RunFolder:
             Diverged, Collapsed: Training failed. failure.json records it, and there is no summary;
                 run again, it fails in the same round.
         """
-        with writing(self.folder), locked(self.folder):
+        ranks = here()
+        if ranks.rank:
+            return self._follow(ranks, root)
+        with ranks.leading(), writing(self.folder), locked(self.folder):
             self._refuse_other()
-            if (done := self.finished()) is not None:
+            done: dict[str, Any] | None = ranks.first_sends(self.finished())
+            if done is not None:
                 return done
-            federation, seconds = self._begin(root, command)
+            federation, seconds = self._begin(ranks, root, command)
             try:
                 self._train(federation, seconds, listen, stopped, checkpoint_seconds)
             except (Diverged, Collapsed) as error:
                 record_failure(self.folder, error)
                 raise
-            return self._finish(federation)
+            summary = self._finish(federation)
+            ranks.agree(summary)
+            return summary
+
+    def _follow(self, ranks: Ranks, root: Path | None) -> dict[str, Any]:
+        """Do what `execute` does on every rank but the first; return the same."""
+        with heard([signal.SIGINT], lambda: None):  # the first hears it too, and tells the others
+            done: dict[str, Any] | None = ranks.first_sends()
+            if done is not None:
+                return done
+            with ranks.agreeing():
+                federation = self._build(root)
+            state, tested = ranks.first_sends()
+            if state is not None:
+                federation.restore(state)
+                federation.watch.tested = tested
+            for _ in federation.run(
+                self.experiment.rounds, evaluate_every=self.experiment.evaluate_every
+            ):
+                pass
+            summary: dict[str, Any] = ranks.first_sends()
+            return summary
 
     def _train(
         self,
@@ -180,12 +211,17 @@ class RunFolder:
             "restore it (only rounds may grow), or start a new run elsewhere"
         )
 
-    def _begin(self, root: Path | None, command: str) -> tuple[Rounds, float]:
-        """Return the federation at the round of the checkpoint, and the seconds spent so far."""
+    def _begin(self, ranks: Ranks, root: Path | None, command: str) -> tuple[Rounds, float]:
+        """Return the federation at the round of the checkpoint, and the seconds spent so far.
+
+        The other ranks get the checkpoint's state.
+        """
         for left in self.folder.glob(".*.partial"):
             left.unlink()  # left by a process that was killed while writing
-        federation, spec = self._build(root), toml(self.experiment.values()).encode()
-        privacy(federation)  # a missing package fails now, not after the last round
+        spec = toml(self.experiment.values()).encode()
+        with ranks.agreeing():
+            federation = self._build(root)
+            privacy(federation)  # a missing package fails now, not after the last round
         saved = self.checkpoint.load()
         if saved is None:
             where = environment(federation.device, command) | federation.versions()
@@ -193,6 +229,7 @@ class RunFolder:
             write_whole(self.folder / "clients.json", clients_of(federation))
             write_whole(self.folder / "metrics.jsonl", b"")
             write_whole(self.folder / "experiment.toml", spec)
+            ranks.first_sends((None, []))
             return federation, 0.0
         state, about = saved
         if not self._is_of_this(about.get("experiment")):
@@ -211,9 +248,11 @@ class RunFolder:
             self.checkpoint.save(state, about | {"experiment": self.experiment.identity})
         write_whole(self.folder / "experiment.toml", spec)  # it may ask for more rounds than before
         try:
-            return federation, float(about["seconds"])
+            seconds = float(about["seconds"])
         except (KeyError, ValueError):
             raise self.checkpoint.damaged("its seconds are no number") from None
+        ranks.first_sends((state, federation.watch.tested))
+        return federation, seconds
 
     def _finish(self, federation: Rounds) -> dict[str, Any]:
         """Write the clients' scores and the summary, and return the summary."""

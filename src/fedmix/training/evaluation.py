@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmix.core.errors import BadInput, described
+from fedmix.core.ranks import ALONE, Ranks
 from fedmix.core.types import Array, Params
 from fedmix.data.federated import FederatedData
 from fedmix.kernels.precision import arithmetic
@@ -59,25 +61,37 @@ class ResidentTests:
         return ResidentTests(data, x, y)
 
 
-def _outputs(model: Model, params: Params, tests: ResidentTests) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield outputs and targets of the test samples, in chunks."""
+def _outputs(
+    model: Model, params: Params, tests: ResidentTests, ranks: Ranks = ALONE
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield outputs and targets of the test samples, in chunks; this rank's of several."""
     transform = tests.data.transform
+    chunks = zip(torch.split(tests.x, CHUNK), torch.split(tests.y, CHUNK), strict=True)
     with torch.no_grad(), arithmetic("float32"):
-        for x, y in zip(torch.split(tests.x, CHUNK), torch.split(tests.y, CHUNK), strict=True):
+        for x, y in islice(chunks, ranks.rank, None, ranks.count):
             yield model(params, transform.normalise(transform.units(x))), tests.data.targets(y)
 
 
-def per_sample(model: Model, params: Params, tests: ResidentTests) -> tuple[Tensor, Tensor]:
-    """Return score and reported loss of every test sample."""
-    scores, losses = [], []
-    for outputs, targets in _outputs(model, params, tests):
-        scores.append(model.loss.score(outputs, targets))
-        losses.append(model.loss.report(outputs, targets))
-    return torch.cat(scores).double(), torch.cat(losses).double()
+def per_sample(
+    model: Model, params: Params, tests: ResidentTests, ranks: Ranks = ALONE
+) -> tuple[Tensor, Tensor]:
+    """Return score and reported loss of every test sample; all ranks must call it."""
+    with ranks.agreeing() as meeting:
+        meeting.mine = [
+            torch.stack([of(*pair).double() for of in (model.loss.score, model.loss.report)]).cpu()
+            for pair in _outputs(model, params, tests, ranks)
+        ]
+    turns = chain.from_iterable(zip_longest(*meeting.all))
+    scores, losses = torch.cat([part for part in turns if part is not None], 1)
+    return scores, losses
 
 
 def evaluate(
-    model: Model, params: Params, tests: ResidentTests, metrics: Mapping[str, Metric] | None = None
+    model: Model,
+    params: Params,
+    tests: ResidentTests,
+    metrics: Mapping[str, Metric] | None = None,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """Return the mean score and loss over the pooled test set, and further metrics, by name.
 
@@ -86,12 +100,13 @@ def evaluate(
         params: Its weights.
         tests: The test samples.
         metrics: Further metrics by name.
+        ranks: The ranks among which the test samples are divided.
 
     Raises:
         BadInput: A metric returns something other than a number or numbers by name, or two of them
             return the same name.
     """
-    score, loss = per_sample(model, params, tests)
+    score, loss = per_sample(model, params, tests, ranks)
     found = {model.loss.score_name: float(score.mean()), "loss": float(loss.mean())}
     if metrics:
         parts = zip(*_outputs(model, params, tests), strict=True)

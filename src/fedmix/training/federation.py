@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 from fedmix.core.errors import BadInput
 from fedmix.core.losses import Loss
+from fedmix.core.ranks import here
 from fedmix.core.rng import stream
 from fedmix.core.types import Array, Params
 from fedmix.core.validation import shown, whole
-from fedmix.data.federated import FederatedData
+from fedmix.data.federated import FederatedData, digest
 from fedmix.exchange import Exchange, MeanExchange, Pool, Traffic
 from fedmix.objectives.base import Objective
 from fedmix.server_steps import FedAvg, ServerStep
-from fedmix.training.aggregation import average
+from fedmix.training.aggregation import Sum, mean, mean_loss
 from fedmix.training.batches import Received, Resident
 from fedmix.training.checks import check_all
 from fedmix.training.draws import choose_clients, draw_plans
@@ -26,6 +27,8 @@ from fedmix.training.evaluation import Metric
 from fedmix.training.known import Known
 from fedmix.training.rounds import Round, Rounds
 from fedmix.training.settings import Training
+
+SOME = 100  # training samples that ranks compare
 
 Changes = Callable[[int], Mapping[int, Sequence[int] | Array]]
 """`changes(round)` returns new rows of some clients before a round, counted from 0."""
@@ -40,7 +43,9 @@ Callback = Callable[[Round, "Federation"], None]
 class Federation(Rounds):
     """Trains `module` on `data` with `objective`, round by round, the same way on every engine.
 
-    A run is a pure function of its arguments: the same seed gives the same weights.
+    A run is a pure function of its arguments: the same seed gives the same weights. If a launcher
+    such as torchrun started several processes with the same program, they divide the clients of
+    each round; callbacks run in the first process only.
 
     Args:
         module: The model; it is copied and never changed.
@@ -91,6 +96,7 @@ class Federation(Rounds):
         metrics: Mapping[str, Metric] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
+        here()  # meets the other ranks, if any; warnings are the first one's from now on
         whole("seed", seed, 0)
         engine = Vectorised() if engine is None else engine
         server = FedAvg() if server is None else server
@@ -110,35 +116,86 @@ class Federation(Rounds):
         self.resident = Resident.on(device, data)
         self.runner = engine.start(self.model, objective, training)
         self._latest: tuple[Pool, Received] | None = None
+        self._compared: FederatedData | None = None
 
     def _train_round(self) -> tuple[Params, float, Traffic]:
+        self._compare_ranks()
         changed = self._take_changes(self.round)
         if changed and self.exchange:
             self.exchange.changed(changed)
         chosen = self._chosen()
         pool, traffic = self._exchange_means(chosen)
-        clients, samples = chosen.tolist(), self.data.clients.sizes[chosen].tolist()
+        sizes = self.data.clients.sizes[chosen].tolist()
+        samples = dict(zip(chosen.tolist(), sizes, strict=True))
+        share = self.ranks.share([self.training.steps(n) for n in sizes])
+        weights, sent = Sum(self.params), Sum(self.memory.shared if self.memory else None)
+        with self.ranks.agreeing() as meeting:
+            losses, kept = self._train_clients(chosen[share], samples, pool, weights, sent)
+            meeting.mine = losses, kept if self.ranks.count == 1 else _on_cpu(kept)
+        losses = {k: loss for part, _ in meeting.all for k, loss in part.items()}
+        self.ranks.add([*weights.tensors.values(), *sent.tensors.values()])
+        if self.memory:
+            self.memory.take([kept for _, kept in meeting.all], sent.tensors)
+        each = (self._model_bytes(0) + self._state_bytes()) * len(chosen)
+        return (
+            mean(weights.tensors, samples, self.params),
+            mean_loss(losses, samples),
+            traffic + Traffic(models_up=each, models_down=each),
+        )
+
+    def _train_clients(
+        self,
+        clients: Array,
+        samples: Mapping[int, int],
+        pool: Received | None,
+        weights: Sum,
+        sent: Sum,
+    ) -> tuple[dict[int, float], dict[int, Params]]:
+        """Train some of the round's clients; return their losses and what they keep.
+
+        Their weights, and what they send besides, are added to the sums.
+        """
+        everyone, sizes = clients.tolist(), [samples[k] for k in clients.tolist()]
+        losses, kept = dict[int, float](), dict[int, Params]()
+        if not everyone:
+            return losses, kept
         plans = draw_plans(
-            self.seed, self.round, clients, samples, self.training, self.needs,
-            entries=[self.exchange.entries_for(k) for k in clients] if self.exchange else None,
+            self.seed, self.round, everyone, sizes, self.training, self.needs,
+            entries=[self.exchange.entries_for(k) for k in everyone] if self.exchange else None,
             everyone=len(self.data.clients.flat), pad=self.data.transform.pad,
             width=int(self.data.clients.sizes.max()),
         )  # fmt: skip
         lr = self.training.rate(self.round) * self.lr_scale
-        known = self._known(clients)
-        work = Work(self.round + 1, chosen, plans, self.params, lr, pool, known)
+        moved = {k: lr * self.training.reach(samples[k]) for k in everyone}
+        work = Work(self.round + 1, clients, plans, self.params, lr, pool, self._known(everyone))
         updates = self.runner.run_round(self.resident, work)
-        passed = updates
-        if self.memory:
-            moved = {k: lr * self.training.reach(n) for k, n in zip(clients, samples, strict=True)}
-            passed = self.memory.noting(updates, self.params, moved)
         try:
-            mean, loss = average(passed, dict(zip(clients, samples, strict=True)))
+            for chunk in updates:
+                weights.add(chunk.params, [samples[k] for k in chunk.clients])
+                losses |= zip(chunk.clients, chunk.losses.tolist(), strict=True)
+                if self.memory:
+                    keeps, sends = self.memory.after(chunk, self.params, moved)
+                    kept |= keeps
+                    sent.add(sends, [1] * len(chunk.clients))
         finally:
             if isinstance(updates, Generator):  # after an error, it must not run later
                 updates.close()
-        each = (self._model_bytes(0) + self._state_bytes()) * len(chosen)
-        return mean, loss, traffic + Traffic(models_up=each, models_down=each)
+        return losses, kept
+
+    def _compare_ranks(self) -> None:
+        """Meet the other ranks before a round; they must be about to train the same.
+
+        Raises:
+            BadInput: Their weights or data differ, as those of models that are made without seed.
+        """
+        if self.ranks.count == 1:
+            return
+        sums = torch.stack([p.double().sum() for p in self.params.values()])
+        mine = {"rounds": self.round, "weights": sums.cpu().numpy().tobytes()}
+        if self._compared is not self.data:
+            rows, self._compared = self.data.clients, self.data
+            mine["data"] = digest(self.data.y, rows.flat, rows.offsets, self.data.some(SOME))
+        self.ranks.compare(mine)
 
     def _chosen(self) -> Array:
         """Return the clients of this round."""
@@ -236,3 +293,7 @@ class Federation(Rounds):
         super().restore(saved)
         for past in range(self.round if self.changes else 0):
             self._take_changes(past)
+
+
+def _on_cpu(kept: Mapping[int, Params]) -> dict[int, Params]:
+    return {k: {name: t.cpu() for name, t in own.items()} for k, own in kept.items()}

@@ -1,6 +1,6 @@
 """Facts about clients besides their samples: label counts, sizes, and what they keep."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -58,30 +58,32 @@ class Memory:
         each = [self.kept.get(k, self.fresh) for k in clients]
         return {name: torch.stack([kept[name] for kept in each]) for name in self.fresh}
 
-    def noting(
-        self, updates: Iterable[Updates], anchor: Params, moved: Mapping[int, float]
-    ) -> Iterator[Updates]:
-        """Yield updates unchanged, and after the last store what these clients keep and send.
+    def after(
+        self, updates: Updates, anchor: Params, moved: Mapping[int, float]
+    ) -> tuple[dict[int, Params], Params]:
+        """Return what clients keep after their updates, by client, and what they send, stacked.
 
         Args:
-            updates: The round's updates, in chunks.
+            updates: The updates of some clients.
             anchor: The weights at the start of the round.
             moved: The argument `moved` of `ClientState.after`, by client.
         """
-        kept, sent = dict(self.kept), list[Params]()
+        by = torch.tensor([moved[k] for k in updates.clients], dtype=torch.float64)
+        by = by.to(next(iter(anchor.values())))
         after = vmap(self.how.after, in_dims=(0, None, None, 0, 0))
-        for chunk in updates:
-            by = torch.tensor([moved[k] for k in chunk.clients], dtype=torch.float64)
-            by = by.to(next(iter(anchor.values())))
-            new, parts = after(self.of(chunk.clients), self.shared, anchor, chunk.params, by)
-            kept |= {
-                k: {name: t[i].clone() for name, t in new.items()}
-                for i, k in enumerate(chunk.clients)
-            }
-            sent.append({name: t.sum(0) for name, t in parts.items()})
-            yield chunk
-        self.kept = kept
-        self.add(sent)
+        new, parts = after(self.of(updates.clients), self.shared, anchor, updates.params, by)
+        kept = {
+            k: {name: t[i].clone() for name, t in new.items()}
+            for i, k in enumerate(updates.clients)
+        }
+        return kept, parts
+
+    def take(self, kept: Sequence[Mapping[int, Params]], sent: Params) -> None:
+        """Store what clients keep after a round, and add the sum of what they sent."""
+        on = next(iter(self.shared.values())).device
+        new = {k: {n: t.to(on) for n, t in own.items()} for part in kept for k, own in part.items()}
+        self.kept = self.kept | dict(sorted(new.items()))
+        self.add([{name: t.to(self.shared[name].dtype) for name, t in sent.items()}])
 
     def add(self, sent: Iterable[Params]) -> None:
         """Add what clients sent to what the server shares."""

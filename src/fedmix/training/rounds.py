@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmix.core.errors import BadInput
+from fedmix.core.ranks import here
 from fedmix.core.types import Array, Params
 from fedmix.core.validation import positive, whole
 from fedmix.data.federated import FederatedData
@@ -80,6 +81,7 @@ class Rounds:
         self.server_state = server.init(self.params)
         how = self.needs.state
         self.memory = None if how is None else Memory(how, self.params, clients)
+        self.ranks = here()
         self.round, self.traffic, self.notes = 0, Traffic(), dict[str, int]()
         self.lr_scale, self.stopped = 1.0, False
         self.watch = CollapseWatch(objective, None if data.classes is None else data.held_out.y)
@@ -117,17 +119,23 @@ class Rounds:
             self.round += 1
             self.traffic = self.traffic + traffic
             due = self.round % evaluate_every == 0 or self.round == rounds
-            metrics = self.evaluate() if due else None
+            metrics = self._test() if due else None
             self.watch.note(self.round, metrics)
             yield self._called_back(Round(self.round, local_loss, traffic, metrics, self.notes))
             self.watch.check()
 
     def _called_back(self, done: Round) -> Round:
         """Call the callbacks; if they stop the run, make sure that the round has test metrics."""
-        for callback in self.callbacks:
-            callback(done, self)
+
+        def call() -> tuple[float, bool]:
+            for callback in self.callbacks:
+                callback(done, self)
+            return self.lr_scale, self.stopped
+
+        if self.callbacks:
+            self.lr_scale, self.stopped = self.ranks.from_first(call)
         if self.stopped and done.metrics is None:
-            done = replace(done, metrics=self.evaluate())
+            done = replace(done, metrics=self._test())
             self.watch.note(self.round, done.metrics)
         return done
 
@@ -149,6 +157,10 @@ class Rounds:
     def evaluate(self) -> dict[str, float]:
         """Return test metrics of the current global model."""
         return evaluate(self.model, self.params, self.tests, self.metrics)
+
+    def _test(self) -> dict[str, float]:
+        """Return the same as `evaluate`; each rank tests a part, so all must call it."""
+        return evaluate(self.model, self.params, self.tests, self.metrics, self.ranks)
 
     def evaluate_clients(self) -> ClientScores:
         """Return scores of the global model on each client's own test samples.

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmix.core.devices import device_named
-from fedmix.core.errors import BadInput
 from fedmix.core.types import Array, Batch, Params
-from fedmix.core.validation import is_whole, shown
 from fedmix.kernels.precision import Precision, called, check_device
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
@@ -68,13 +66,11 @@ class Engine(ABC):
     Args:
         device: Where clients train, such as "cpu" or "cuda".
         precision: How a GPU multiplies: "tf32", "float32" or "bf16".
-        processes: On a CPU, the number of processes among which a round's clients are divided.
     """
 
     name: ClassVar[str]
     device: str = "cpu"
     precision: Precision = "tf32"
-    processes: int = 1
 
     @abstractmethod
     def start(self, model: Model, objective: Objective, training: Training) -> Runner:
@@ -87,16 +83,7 @@ class Engine(ABC):
             BadInput: The device does not exist, or the settings do not work together.
         """
         called(self.precision)
-        if not is_whole(self.processes):
-            raise BadInput(
-                f"engine.processes={shown(self.processes)} must be at least 1, and a whole number"
-            )
         device = device_named(self.device)
-        if self.processes > 1 and device.type != "cpu":
-            raise BadInput(
-                f"engine.processes={shown(self.processes)} with device {self.device!r}: leave it "
-                "at 1 on a GPU"
-            )
         check_device(self.precision, device)
         return device
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -13,7 +12,6 @@ from fedmix.objectives.base import Objective
 from fedmix.training.aggregation import Updates
 from fedmix.training.batches import Resident
 from fedmix.training.engines.base import Engine, Runner, Work, describe, diverged
-from fedmix.training.engines.processes import Processes
 from fedmix.training.local_step import local_step, rest
 from fedmix.training.settings import Training
 
@@ -28,8 +26,7 @@ class Sequential(Engine):
     name = "sequential"
 
     def start(self, model: Model, objective: Objective, training: Training) -> Runner:
-        build = partial(SequentialRunner, model, objective, training, self.precision)
-        return Processes(build, self.processes) if self.processes > 1 else build()
+        return SequentialRunner(model, objective, training, self.precision)
 
 
 class SequentialRunner:

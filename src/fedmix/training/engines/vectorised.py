@@ -6,7 +6,6 @@ are idle: when a client is done, the next one starts in its slot. Within a batch
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 
 import torch
@@ -21,7 +20,6 @@ from fedmix.training.aggregation import Updates
 from fedmix.training.batches import PlanOnDevice, Resident
 from fedmix.training.engines.base import Engine, Runner, Work, diverged
 from fedmix.training.engines.compiled import WINDOW, Program
-from fedmix.training.engines.processes import Processes
 from fedmix.training.engines.slots import Stay, arrange, length, pack, slots_for
 from fedmix.training.settings import Training
 
@@ -60,10 +58,7 @@ class Vectorised(Engine):
 
     def start(self, model: Model, objective: Objective, training: Training) -> Runner:
         compile = str(self.device).startswith("cuda") if self.compile is None else self.compile
-        build = partial(
-            VectorisedRunner, model, objective, training, self.chunk, compile, self.precision
-        )
-        return Processes(build, self.processes) if self.processes > 1 else build()
+        return VectorisedRunner(model, objective, training, self.chunk, compile, self.precision)
 
 
 class VectorisedRunner:

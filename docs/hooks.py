@@ -65,7 +65,7 @@ SAYS = {
 # For one objective alone, where others have another setting of the same name.
 SAYS |= {
     f"{objective}.alpha": "λ is drawn from Beta(alpha, alpha); 1 draws it uniformly."
-    for objective in ("naivemix", "fedmix", "restrictedmix", "balance")
+    for objective in ("naivemix", "meanmix", "fedmix", "restrictedmix", "balance")
 } | {"restrictedmix.scale": "Factor of the outputs of classes that the client lacks."}
 ABOUT = {
     "": "These stand at the top of a file, before any section.",

@@ -108,7 +108,7 @@ def test_names_compose() -> None:
     ("name", "algorithm", "said"),
     [
         ("mnist", "fedmix", "preset 'mnist' is unknown; choose one of cifar10, cifar100, digits"),
-        ("digits", "fedsgd", "algorithm 'fedsgd' is unknown; choose one of fedavg"),
+        ("digits", "fedsgd", "algorithm 'fedsgd' is unknown; choose one of balance, fedavg"),
         ("digits", "hidden-fedavg", "only algorithms that use means have a hidden form"),
     ],
 )

@@ -86,7 +86,7 @@ def test_another_package_adds_data_model_algorithm_and_server_step(
 
 def test_lists_and_messages_name_what_another_package_adds(installed: Path) -> None:
     assert "waves        sines of three frequencies" in fedmix(installed, "data", "list").stdout
-    help_ = " ".join(fedmix(installed, "run", "--help").stdout.split())
+    help_ = " ".join(fedmix(installed, "run", "--help").stdout.replace("│", " ").split())
     assert "shakespeare, waves) or a file" in help_
     assert "scaffold, smoothed;" in help_
     wrong = fedmix(installed, "run", "digits", "--algorithm", "smooth")

@@ -109,6 +109,7 @@ def test_a_kill_in_mid_round_loses_nothing(tmp_path: Path) -> None:
         assert torch.equal(tensor, found[name]), name
 
 
+@pytest.mark.faults
 def test_workers_are_started_again(tmp_path: Path) -> None:
     running = Running(tmp_path / "two", SHORT, "--max-restarts", 1)
     os.kill(running.pids[1], signal.SIGKILL)

@@ -24,6 +24,7 @@ from fedmix.data.shakespeare import CLASSES as LETTERS
 from fedmix.data.shakespeare import WINDOW
 from fedmix.data.transforms import OneHot, Transform
 from fedmix.experiment.presets import experiment
+from fedmix.experiment.spec import Experiment
 from fedmix.kernels.precision import Precision
 from fedmix.models import initialised
 from fedmix.objectives import Objective
@@ -124,12 +125,13 @@ class Size(NamedTuple):
     precision: Precision = "tf32"
 
 
-def federation(
-    workload: Workload, algorithm: str, variant: str, size: Size, device: str
-) -> Federation:
-    """Make a federation whose clients all take part in every round, trained by `variant`.
+def settings(
+    workload: Workload, algorithm: str, size: Size, device: str
+) -> tuple[Experiment, Training, int]:
+    """Return the experiment, the training and the number of steps of a federation.
 
-    Raises BadInput for a number of steps below 1.
+    Raises:
+        BadInput: A number of clients, samples or steps is below 1.
     """
     spec = experiment(workload.preset, algorithm)
     given = {"clients_per_round": size.clients, "batch_size": size.batch}
@@ -138,6 +140,18 @@ def federation(
     steps = workload.steps[device.startswith("cuda")] if size.steps is None else size.steps
     if steps < 1:
         raise BadInput(f"--steps {steps}: at least one local step is needed")
+    return spec, training, steps
+
+
+def federation(
+    workload: Workload, algorithm: str, variant: str, size: Size, device: str
+) -> Federation:
+    """Make a federation whose clients all take part in every round, trained by `variant`.
+
+    Raises:
+        BadInput: A number of clients, samples or steps is below 1.
+    """
+    spec, training, steps = settings(workload, algorithm, size, device)
     module = initialised(workload.model, seed=0)
     built = Federation(
         module,

@@ -65,7 +65,7 @@ def steps(
     fedmix.functional, both engines, compiled, and on several processes.
     """
     from fedmix.bench import results
-    from fedmix.bench.cases import VARIANTS, WORKLOADS, Size
+    from fedmix.bench.cases import VARIANTS, WORKLOADS, Size, settings
     from fedmix.bench.machine import about
     from fedmix.bench.measure import Bench
     from fedmix.cli.launch import launch
@@ -98,6 +98,9 @@ def steps(
         precision=size.precision,
     )
     on = about(device_named(device), command)
+    Bench(size, device, repeats)  # what is wrong is told before other processes are started
+    for name, algorithm, _ in groups:
+        settings(WORKLOADS[name], algorithm, size, device)
     if any("processes" in possible for *_, possible in groups) and not are_launched():
         sys.exit(launch(cores(), 0, sys.argv))
     total = sum(len(possible) * (1 + repeats) for *_, possible in groups)

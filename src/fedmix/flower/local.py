@@ -185,7 +185,7 @@ class NewLines:
 def _why(work: Path, errors: list[str], rounds: int) -> str:
     """Return why the server app ended: its last error, or that it was killed."""
     if errors:
-        return errors[-1].removeprefix("ERROR ")
+        return errors[-1]
     after = f"after round {rounds}" if rounds else "before the first round"
     return (
         f"its server ended {after} without saying why, as if it had been killed; {GOES_ON}; the "

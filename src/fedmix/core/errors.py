@@ -6,6 +6,9 @@ from inspect import isclass, isfunction
 _python_format = warnings.formatwarning
 
 
+SERVER = -1  # stands for the server, in the place of a client
+
+
 class FedmixError(Exception):
     """Base of every error that fedmix raises on purpose."""
 
@@ -42,14 +45,15 @@ class ClientFailure(FedmixError):
 
     def __init__(self, round_: int, client: int, step: int, reason: str) -> None:
         self.round, self.client, self.step, self.reason = round_, client, step, reason
-        super().__init__(f"round {round_}, client {client}, step {step}: {reason}")
+        where = "the server step" if client == SERVER else f"client {client}, step {step}"
+        super().__init__(f"round {round_}, {where}: {reason}")
 
     def __reduce__(self) -> tuple[type, tuple[int, int, int, str]]:
         return type(self), (self.round, self.client, self.step, self.reason)
 
 
 class Diverged(ClientFailure):
-    """A client's loss or update became NaN or infinite.
+    """A client's loss or update, or the weights of the server step, became NaN or infinite.
 
     The settings are the cause, not the code, the data or the machine.
     """

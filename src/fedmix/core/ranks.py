@@ -6,6 +6,7 @@ them and gives each its number (`fedmix run --workers`, torchrun, or anything th
 WORLD_SIZE, MASTER_ADDR and MASTER_PORT).
 """
 
+import atexit
 import os
 import pickle
 import threading
@@ -294,6 +295,8 @@ def _start_group() -> None:
         raise BadInput(f"FEDMIX_TIMEOUT={seconds!r} is no number of seconds") from None
     with _losing():
         dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=timeout)
+    # Its threads end before Python does: one that still needs Python then aborts the process.
+    atexit.register(dist.destroy_process_group)
 
 
 @contextmanager

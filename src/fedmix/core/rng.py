@@ -7,9 +7,10 @@ vectorised or not.
 """
 
 import math
+import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -102,6 +103,31 @@ def _seed_states(words: list[int | Array]) -> Array:
 def _folded(value: Array) -> Array:
     folded: Array = value ^ (value >> np.uint32(16))
     return folded
+
+
+class SecretNoise:
+    """Normal numbers from the operating system's randomness: nobody can draw or compute them again.
+
+    numpy's generators are for simulations: enough of their numbers tell all others (for PCG64,
+    Bouillaguet, Martinez, Sauvage 2020), and where data are known, noise can be read off.
+    """
+
+    def standard_normal(self, size: int | tuple[int, ...], dtype: Any = np.float64) -> Array:
+        """Return numbers like those of `np.random.Generator.standard_normal`, by Box and Muller.
+
+        >>> SecretNoise().standard_normal((2, 3), dtype=np.float32).shape
+        (2, 3)
+        """
+        count = math.prod(np.atleast_1d(size))
+        words = np.frombuffer(os.urandom(16 * -(-count // 2)), np.uint64).reshape(2, -1)
+        first, second = ((words >> np.uint64(11)) + 0.5) * 2.0**-53  # in (0, 1)
+        radius, angle = np.sqrt(-2 * np.log(first)), 2 * np.pi * second
+        pairs = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+        drawn: Array = pairs[:count].reshape(size).astype(dtype)
+        return drawn
+
+
+Noise: TypeAlias = np.random.Generator | SecretNoise
 
 
 def hash32(value: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedmix.core.errors import BadInput, described
+from fedmix.core.nearest import choice
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ def flag(what: str, value: Any) -> None:
 def one_of(what: str, value: Any, *allowed: str) -> None:
     """Raise BadInput unless the value is one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
-        raise BadInput(f"{what}={shown(value)} is unknown; choose one of {', '.join(allowed)}")
+        raise BadInput(f"{what}={shown(value)} is unknown; {choice(str(value), allowed)}")
 
 
 def instance(what: str, value: Any, kind: type[T] | tuple[type[T], ...], advice: str) -> T:

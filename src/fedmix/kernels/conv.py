@@ -15,9 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedmix.kernels.layout import channels_first, channels_last
-from fedmix.kernels.operators import has_triton, operator
+from fedmix.kernels.operators import has_triton, only_stacked, operator
 from fedmix.kernels.precision import current, stored
 from fedmix.kernels.sizes import bias_parts, parts
+
+VECTOR = 8  # channels that a CPU multiplies at once
+MANY_PRODUCTS = 1 << 20  # in one client's convolution, above which a call of it costs little
 
 
 def conv2d(x: Tensor, w: Tensor, b: Tensor | None, pad: int, shifted: int) -> Tensor:
@@ -26,14 +29,55 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None, pad: int, shifted: int) -> Te
     The bias is added to the first `shifted` images only.
     """
     if not (x.is_cuda and x.ndim == 4 and w.dtype == torch.float32 and has_triton()):
+        if not x.is_cuda and x.ndim == 4 and only_stacked():
+            y: Tensor = _Stacked.apply(x, w, pad)
+            return y if b is None else _shifted(y, b, shifted)
         if b is None or shifted == len(x):
             return F.conv2d(x, w, b, padding=pad)
-        has_bias = torch.arange(len(x), device=x.device).view(-1, 1, 1, 1) < shifted
-        return F.conv2d(x, w, padding=pad) + torch.where(has_bias, b.view(-1, 1, 1), 0)
+        return _shifted(F.conv2d(x, w, padding=pad), b, shifted)
     if b is None:
         b, shifted = w.new_zeros(len(w)), 0
     x, w = (channels_last(t.to(stored())) for t in (x, w))
     return channels_first(Conv.apply(x, w, b, shifted, pad, current()))
+
+
+def _shifted(y: Tensor, b: Tensor, shifted: int) -> Tensor:
+    """Add the bias to the first `shifted` images."""
+    if shifted == len(y):
+        return y + b.view(-1, 1, 1)
+    has_bias = torch.arange(len(y), device=y.device).view(-1, 1, 1, 1) < shifted
+    return y + torch.where(has_bias, b.view(-1, 1, 1), 0)
+
+
+class _Stacked(torch.autograd.Function):
+    """A convolution on a CPU that `vmap` runs in the faster of two forms.
+
+    Measured forward and backward with ten clients of ten images on one core of an AMD EPYC: as one
+    grouped convolution, 16 to 32 channels of 8x8 take 1.1 ms and one client after another 2.1; 6 to
+    16 channels of 14x14 take 3.4 and 2.7 ms, 3 to 32 of 32x32 26 and 17. The library is slow with
+    groups whose channels do not fill its vectors, and calls of it cost some 0.1 ms a client.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, pad: int) -> Tensor:
+        return F.conv2d(x, w, padding=pad)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Do nothing: it is applied where `vmap` is outermost, which calls the rule below."""
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, ...], x: Tensor, w: Tensor, pad: int) -> Any:
+        x, w = (
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip((x, w), dims[:2], strict=True)
+        )
+        _, B, C, H, W = x.shape
+        if C % VECTOR == 0 or B * H * W * w[0].numel() < MANY_PRODUCTS:
+            images = x.transpose(0, 1).reshape(B, -1, H, W)
+            y = F.conv2d(images, w.flatten(0, 1), padding=pad, groups=len(w))
+            return y.unflatten(1, (len(w), -1)), 1
+        return torch.stack([F.conv2d(a, v, padding=pad) for a, v in zip(x, w, strict=True)]), 0
 
 
 def _wide_type(t: Tensor) -> torch.dtype:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from fedmix.kernels.operators import has_triton, operator
+from fedmix.kernels.operators import has_triton, only_stacked, operator
 from fedmix.kernels.precision import current
 
 
@@ -30,6 +30,43 @@ def recurrence(p: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         steps.append((h, torch.cat([i, f, g, o], -1), c))
     h, acts, c = (torch.stack(part, 1) for part in zip(*steps, strict=True))
     return h, acts, c
+
+
+def layer(x: Tensor, into: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    """Return h, (B, T, D), for inputs x, (B, T, I): `lstm` of x·intoᵀ + bias.
+
+    Where clients only step, on a CPU, each is left to PyTorch's own LSTM.
+    """
+    if not x.is_cuda and x.ndim == 3 and only_stacked():
+        h: Tensor = _Stacked.apply(x, into, w, bias)
+        return h
+    return lstm(x @ into.T + bias, w)
+
+
+class _Stacked(torch.autograd.Function):
+    """PyTorch's LSTM, which `vmap` runs for one client after another.
+
+    It has no second derivative and no forward mode, so it is for steps that need neither.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, into: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+        start = x.new_zeros(1, len(x), w.shape[1])
+        both = [into, w, bias, torch.zeros_like(bias)]  # it adds a second bias
+        h: Tensor = torch.lstm(x, (start, start), both, True, 1, 0.0, True, False, True)[0]
+        return h
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Do nothing: it is applied where `vmap` is outermost, which calls the rule below."""
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, ...], *given: Tensor) -> Any:
+        by_client = [
+            [t] * info.batch_size if dim is None else t.unbind(dim)
+            for t, dim in zip(given, dims, strict=True)
+        ]
+        return torch.stack([_Stacked.forward(*one) for one in zip(*by_client, strict=True)]), 0
 
 
 def lstm(p: Tensor, w: Tensor) -> Tensor:

@@ -10,6 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType
+from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 
 def operator(
@@ -55,6 +59,20 @@ def has_triton() -> bool:
         return driver.active is not None
     except Exception:  # no compiler, or no Python headers; the plain versions are used
         return False
+
+
+def only_stacked() -> bool:
+    """Whether `vmap` is all that is around: no other derivative but PyTorch's own, and no tracer.
+
+    Then an `autograd.Function` with a rule for `vmap` needs no other rules.
+    """
+    around = retrieve_all_functorch_interpreters()
+    return (
+        bool(around)
+        and all(one.key() == TransformType.Vmap for one in around)
+        and get_proxy_mode() is None
+        and forward_ad._current_level < 0
+    )
 
 
 def _over_clients(op: Callable[..., Any]) -> Callable[..., Any]:

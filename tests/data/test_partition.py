@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedmix.core.errors import BadInput
 from fedmix.data import partition
-from fedmix.data.federated import Ragged
+from fedmix.data.ragged import Ragged
 
 Array = np.ndarray[Any, Any]
 seeds = st.integers(0, 2**32 - 1)

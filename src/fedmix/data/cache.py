@@ -1,11 +1,12 @@
 """Cache of decoded arrays on disk: written once and atomically, then memory-mapped."""
 
 import hashlib
+import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,31 @@ def cached(
         raise DataError(
             f"the cached arrays in {folder} cannot be read ({error}); delete this folder"
         ) from error
+
+
+def sizes(name: str, cache: str | Path | None = None) -> tuple[int, int]:
+    """Return how many bytes of a data set are kept: downloaded, and decoded.
+
+    Args:
+        name: Name of the data set.
+        cache: The cache folder; see `location`.
+    """
+    root, files = location(cache), set[Path]()
+    for record in root.glob(f"hub/*/{name}/*/*.json"):  # hub/REPO/CONFIG/SPLIT.json, see hub.py
+        with suppress(OSError, ValueError, AttributeError):
+            files |= set(map(Path, json.loads(record.read_text()).keys()))
+    decoded = [
+        path for folder in root.glob(f"{name}-{'[0-9a-f]' * 16}") for path in folder.iterdir()
+    ]
+    return _bytes(files), _bytes(decoded)
+
+
+def _bytes(files: Iterable[Path]) -> int:
+    total = 0
+    for path in files:
+        with suppress(OSError):  # it was removed
+            total += path.stat().st_size
+    return total
 
 
 def _fingerprint(sources: Sequence[Path]) -> str:

@@ -9,11 +9,12 @@ from fedmix.core.registry import DATA
 from fedmix.core.rng import stream
 from fedmix.core.types import Array
 from fedmix.data.cache import cached
-from fedmix.data.federated import FederatedData, HeldOut, Ragged
+from fedmix.data.federated import FederatedData, HeldOut
 from fedmix.data.hub import parquet
 from fedmix.data.images import Moments, Normalisation, normaliser, save_images
 from fedmix.data.partition import Partition, share, spread, subset
 from fedmix.data.preset import Preset
+from fedmix.data.ragged import Ragged
 from fedmix.data.settings import check_settings
 
 

@@ -6,8 +6,9 @@ from fedmix.core.errors import BadInput
 from fedmix.core.registry import DATA
 from fedmix.core.rng import stream
 from fedmix.core.validation import is_whole, shown
-from fedmix.data.federated import FederatedData, HeldOut, Ragged
+from fedmix.data.federated import FederatedData, HeldOut
 from fedmix.data.partition import subset
+from fedmix.data.ragged import Ragged
 from fedmix.data.settings import check_settings
 
 

@@ -3,12 +3,10 @@
 import hashlib
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from inspect import isclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,79 +15,13 @@ from torch import Tensor
 from fedmix.core.errors import BadInput, FedmixWarning, described
 from fedmix.core.types import Array
 from fedmix.core.validation import flag, instance, is_whole, shown, whole
+from fedmix.data.numbers import as_array, to_tensor
+from fedmix.data.ragged import Ragged, row_numbers
 from fedmix.data.transforms import Images, OneHot, Plain, Transform, one_hot
 
 LARGE = 20.0  # inputs should be about 1; larger ones lead to a warning
 SAMPLED, MOST_SAMPLED = 256, 1 << 22  # rows, and numbers in them, that are looked at for that
 LARGEST = float(np.finfo(np.float32).max)  # samples and targets become float32
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Row numbers by client, as one flat array with offsets: 100,000 clients need two arrays.
-
-    Client k holds `flat[offsets[k] : offsets[k + 1]]`; both arrays are int64.
-
-    >>> rows = Ragged.of([[4, 2], [0]])
-    >>> len(rows), rows[0].tolist(), rows.sizes.tolist()
-    (2, [4, 2], [2, 1])
-    """
-
-    flat: Array
-    offsets: Array
-
-    @staticmethod
-    def of(groups: Iterable[Sequence[int] | Array]) -> "Ragged":
-        """Make one from a list of row numbers per client; raise BadInput if one is no such list."""
-        arrays = [_row_numbers(client, g) for client, g in enumerate(groups)]
-        return Ragged.cut(
-            np.concatenate([np.empty(0, np.int64), *arrays]), [len(a) for a in arrays]
-        )
-
-    @staticmethod
-    def cut(flat: Array, sizes: Sequence[int] | Array) -> "Ragged":
-        """Cut an array into consecutive parts of these sizes."""
-        return Ragged(flat, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-
-    @staticmethod
-    def by_owner(owner: Array, count: int) -> "Ragged":
-        """Group the positions of `owner` by its values, integers in [0, count), in order."""
-        return Ragged.cut(np.argsort(owner, kind="stable"), np.bincount(owner, minlength=count))
-
-    @cached_property
-    def sizes(self) -> Array:
-        """Number of rows of each client."""
-        return np.diff(self.offsets)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, client: int) -> Array:
-        if not 0 <= client < len(self):
-            raise IndexError(f"client {client} of {len(self)}")
-        return self.flat[self.offsets[client] : self.offsets[client + 1]]
-
-    @property
-    def owner(self) -> Array:
-        """The client of each position of the flat array."""
-        return np.repeat(np.arange(len(self)), self.sizes)
-
-    def with_rows(self, changed: Mapping[int, Array]) -> "Ragged":
-        """Copy with other rows for some clients."""
-        sizes, pieces, end = self.sizes.copy(), [], 0
-        for client in sorted(changed):
-            pieces += [self.flat[end : self.offsets[client]], changed[client]]
-            sizes[client], end = len(changed[client]), self.offsets[client + 1]
-        return Ragged.cut(np.concatenate([*pieces, self.flat[end:]]), sizes)
-
-    def take(self, clients: Array) -> "Ragged":
-        """The rows of these clients, in the order given."""
-        sizes = self.sizes[clients]
-        chosen = Ragged.cut(np.empty(0, np.int64), sizes)
-        shift = self.offsets[clients] - chosen.offsets[:-1]
-        return replace(
-            chosen, flat=self.flat[np.arange(chosen.offsets[-1]) + np.repeat(shift, sizes)]
-        )
 
 
 def digest(*arrays: Array) -> bytes:
@@ -99,23 +31,6 @@ def digest(*arrays: Array) -> bytes:
         hashed.update(f"{array.dtype} {array.shape}".encode())
         hashed.update(array.data)
     return hashed.digest()
-
-
-def _row_numbers(client: int, given: Sequence[int] | Array) -> Array:
-    """Convert row numbers to int64; refuse masks and fractions, which would become other rows."""
-    try:
-        rows = np.asarray(given)
-    except ValueError as error:
-        raise BadInput(
-            f"client {client}: its rows are lists of different lengths; give one list of row "
-            "numbers"
-        ) from error
-    if rows.ndim != 1 or (len(rows) and not np.issubdtype(rows.dtype, np.integer)):
-        raise BadInput(
-            f"client {client}: its rows are {rows.dtype} of shape {rows.shape}; "
-            "give a list of row numbers (np.flatnonzero turns a mask into one)"
-        )
-    return rows.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -131,6 +46,9 @@ class HeldOut:
     x: Array
     y: Array
     clients: Ragged | None = None
+
+    def __repr__(self) -> str:
+        return f"HeldOut({len(self.x)} samples{', by client' if self.clients else ''})"
 
 
 @dataclass(frozen=True)
@@ -149,6 +67,7 @@ class FederatedData:
         transform: Conversion of stored samples to model inputs.
         private: Whether to refuse objectives that need raw samples of other clients.
         name: Name in messages and records.
+        names: What the clients are called, in their order; None: by their numbers.
 
     Raises:
         BadInput: Shapes, types or values do not fit together; the message says which and where.
@@ -162,6 +81,7 @@ class FederatedData:
     transform: Transform = field(default_factory=Plain)
     private: bool = False
     name: str = "arrays"
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         self._check_settings()
@@ -173,6 +93,14 @@ class FederatedData:
             object.__setattr__(self, "test", replace(self.test, x=test_x, y=test_y))
             self._check_alike(test_x, test_y)
         self._check_clients()
+
+    def __repr__(self) -> str:
+        kind = f"{self.classes} classes" if self.classes else f"{self.y.shape[1]} targets"
+        tests = f", {len(self.test.x)} to test on" if self.test else ""
+        return (
+            f"FederatedData({self.name!r}: {len(self.clients)} clients, {len(self.clients.flat)} "
+            f"samples of shape {self.x.shape[1:]}, {kind}{tests})"
+        )
 
     def _arrays(self, part: str, x: Array, y: Array) -> tuple[Array, Array]:
         """Inputs and labels as arrays that torch can hold, checked."""
@@ -193,6 +121,12 @@ class FederatedData:
                     f"{self.name}: test {what} have shape {tested.shape[1:]} but training {what} "
                     f"{trained.shape[1:]}; make them alike"
                 )
+        codes = [x.dtype.kind in "iu" for x in (test_x, self.x)]
+        if isinstance(self.transform, Plain) and codes[0] != codes[1]:
+            raise BadInput(
+                f"{self.name}: test inputs are {test_x.dtype} but training inputs {self.x.dtype}; "
+                "make both floats, or both integers for an nn.Embedding"
+            )
         if not len(test_x):
             raise BadInput(
                 f"{self.name}: no test samples; give at least one, for without them nothing can be "
@@ -206,8 +140,8 @@ class FederatedData:
         flag(f"{self.name}: private", self.private)
         if isclass(self.transform) or not isinstance(self.transform, Transform):
             raise BadInput(
-                f"{self.name}: `transform` is {described(self.transform)}; give a Transform, such "
-                "as Plain()"
+                f"{self.name}: `transform` is {described(self.transform)}; give a Transform of "
+                "fedmix.data.transforms, such as Plain(), or transform the inputs before"
             )
         if self.test is not None:
             instance("test", self.test, HeldOut, "give HeldOut(inputs, labels), or None")
@@ -217,14 +151,22 @@ class FederatedData:
             instance("test.clients", self.test.clients, Ragged, how)
 
     def _check_clients(self) -> None:
+        names = () if self.names is None else self.names
+        if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+            raise BadInput(f"{self.name}: names={shown(names)} is no tuple of texts; give that")
+        if self.names is not None and len(names) != len(self.clients):
+            raise BadInput(
+                f"{self.name}: {len(names)} names for {len(self.clients)} clients; give each "
+                "one, or none"
+            )
         self._check_rows("", self.clients, len(self.x))
         if len(self.clients) == 0:
             raise BadInput(f"{self.name}: no clients; give the rows of at least one")
         empty = np.flatnonzero(self.clients.sizes == 0)
         if len(empty):
             raise BadInput(
-                f"{self.name}: client {empty[0]} has no samples ({len(empty)} such); leave empty "
-                "clients out or use fewer clients"
+                f"{self.name}: {self._called(empty[0])} has no samples ({len(empty)} such); leave "
+                "empty clients out or use fewer clients"
             )
         if self.test is not None and (rows := self.test.clients) is not None:
             self._check_rows("test ", rows, len(self.test.x))
@@ -251,7 +193,7 @@ class FederatedData:
         outside = np.flatnonzero((flat < 0) | (flat >= rows))
         if len(outside):
             raise BadInput(
-                f"{self.name}: client {clients.owner[outside[0]]} names a {part}row outside "
+                f"{self.name}: {self._called(clients.owner[outside[0]])} names a {part}row outside "
                 f"0..{rows - 1}"
             )
 
@@ -331,7 +273,13 @@ class FederatedData:
         held = np.flatnonzero(
             (self.clients.flat == row) & (part == "training") & (len(self.clients) > 1)
         )
-        return f"row {row}" + (f" (client {self.clients.owner[held[0]]})" if len(held) else "")
+        return f"row {row}" + (
+            f" ({self._called(self.clients.owner[held[0]])})" if len(held) else ""
+        )
+
+    def _called(self, client: int) -> str:
+        """A client in messages: its number, or its name if it has one."""
+        return f"client {client if self.names is None else repr(self.names[client])}"
 
     @property
     def held_out(self) -> HeldOut:
@@ -371,7 +319,7 @@ class FederatedData:
 
         These are pixels in [0, 1], one-hot characters, or the stored values.
         """
-        return self.transform.units(torch.from_numpy(np.ascontiguousarray(raw)))
+        return self.transform.units(to_tensor(raw))
 
     def inputs(self, raw: Array) -> Tensor:
         """Samples as the model sees them, without augmentation."""
@@ -379,7 +327,7 @@ class FederatedData:
 
     def labels(self, raw: Array) -> Tensor:
         """Stored labels as vectors."""
-        return self.targets(torch.from_numpy(np.ascontiguousarray(raw)))
+        return self.targets(to_tensor(raw))
 
     def targets(self, y: Tensor) -> Tensor:
         """Labels as vectors: one-hot for classes, unchanged for regression."""
@@ -405,7 +353,7 @@ class FederatedData:
                 f"{self.name}: there is no client {shown(outside[0])}; clients are "
                 f"0..{len(self.clients) - 1}"
             )
-        rows = {int(k): _row_numbers(k, rows) for k, rows in changed.items()}
+        rows = {int(k): row_numbers(k, rows) for k, rows in changed.items()}
         same = copy(self)  # its arrays have been checked
         object.__setattr__(same, "clients", self.clients.with_rows(rows))
         same._check_clients()
@@ -421,56 +369,6 @@ def _outside(values: Array, low: float, high: float) -> int | None:
     return int(np.argwhere(~inside)[0][0])
 
 
-def from_arrays(
-    x: Array,
-    y: Array,
-    clients: Iterable[Sequence[int] | Array] | Ragged,
-    test: tuple[Array, Array],
-    *,
-    classes: int | None = None,
-    private: bool = False,
-    name: str = "arrays",
-) -> FederatedData:
-    """Make federated data from your own arrays; the model takes the inputs as they are.
-
-    Args:
-        x: Training inputs, (n, ...); converted to float32.
-        y: Training labels: integers below `classes`, (n,), or regression targets, (n, d).
-        clients: Row numbers of each client.
-        test: Test inputs and labels.
-        classes: Number of classes; None for regression.
-        private: Whether to refuse objectives that need raw samples of other clients.
-        name: Name in messages and records.
-
-    Raises:
-        BadInput: Arrays or rows do not fit together, as in `FederatedData`.
-
-    >>> x, y = np.zeros((6, 4), np.float32), np.array([0, 1, 0, 1, 0, 1])
-    >>> data = from_arrays(x, y, [[0, 1, 2], [3, 4, 5]], test=(x, y), classes=2)
-    >>> len(data.clients), data.outputs, data.input_shape
-    (2, 2, (4,))
-    """
-    if not isinstance(test, tuple | list) or len(test) != 2:
-        raise BadInput(f"{name}: `test` is not a pair; give (inputs, labels) to test on")
-    if isinstance(clients, Mapping | str) or not isinstance(clients, Iterable | Ragged):
-        raise BadInput(
-            f"{name}: `clients` is {described(clients)}; give a list with the row numbers of each "
-            "client"
-        )
-    x, test_x = (
-        as_array(x, f"{name}: training inputs", np.float32),
-        as_array(test[0], f"{name}: test inputs", np.float32),
-    )
-    kind = np.float32 if classes is None else None
-    y, test_y = (
-        as_array(y, f"{name}: training labels", kind),
-        as_array(test[1], f"{name}: test labels", kind),
-    )
-    rows = clients if isinstance(clients, Ragged) else Ragged.of(clients)
-    held_out = HeldOut(test_x, test_y)
-    return FederatedData(x, y, rows, held_out, classes, private=private, name=name)
-
-
 def warn_of_size(data: FederatedData) -> None:
     """Warn about inputs that are too large to train on, such as raw measurements or bytes.
 
@@ -478,7 +376,10 @@ def warn_of_size(data: FederatedData) -> None:
     that, however heavy their tails: at most 1 in 400 values lie 20 deviations out (Chebyshev).
     """
     few = min(SAMPLED, max(2, MOST_SAMPLED // math.prod(data.input_shape)))
-    x = data.inputs(data.some(few)).float().numpy()
+    inputs = data.inputs(data.some(few))
+    if not inputs.is_floating_point():  # codes
+        return
+    x = inputs.float().numpy()
     if np.quantile(np.abs(x), 0.9, axis=0).max() > LARGE:
         warnings.warn(
             f"{data.name}: inputs lie in [{x.min():.3g}, {x.max():.3g}], far from the size of "
@@ -487,43 +388,3 @@ def warn_of_size(data: FederatedData) -> None:
             FedmixWarning,
             stacklevel=4,  # the caller of Federation
         )
-
-
-def as_array(values: Any, what: str, dtype: type | None = None) -> Array:
-    """Convert an array, a tensor or a list to an array of type `dtype`.
-
-    Without `dtype`, the array keeps its type if torch can calculate with it. Anything else raises
-    BadInput: numpy would ask a Dataset for samples without end, and turn dates into numbers.
-    """
-    if not (hasattr(values, "__array__") or isinstance(values, list | tuple)):
-        raise BadInput(
-            f"{what} are {described(values)}; give an array or a tensor (of a Dataset, stack the "
-            "samples)"
-        )
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as error:
-        reason = str(error).partition(". ")[0].rstrip(".")
-        raise BadInput(f"{what} cannot be made an array of numbers ({reason})") from error
-    if not array.ndim:
-        raise BadInput(f"{what} are a single number; give an array with one entry for each sample")
-    if np.ma.is_masked(values):
-        raise BadInput(
-            f"{what} are masked in places, and what is masked would be used; clean the data first"
-        )
-    kind, size = array.dtype.kind, array.dtype.itemsize
-    if kind not in "biuf":
-        held = "text" if kind in "SU" else array.dtype.name
-        raise BadInput(
-            f"{what} cannot be made an array of numbers (they are {held}); turn them into integers "
-            "or floats first"
-        )
-    if kind == "u" and size > 1:  # torch does not calculate with these
-        native: Any = np.int64 if not array.size or array.max() < 2**63 else np.float64
-    else:
-        native = array.dtype.newbyteorder("=") if size <= 8 else np.float64
-    try:
-        with np.errstate(over="raise"):
-            return array.astype(dtype or native, copy=False)
-    except FloatingPointError:
-        raise BadInput(f"{what} hold numbers beyond float32; scale the data first") from None

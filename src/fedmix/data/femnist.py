@@ -8,12 +8,13 @@ import numpy as np
 from fedmix.core.registry import DATA
 from fedmix.core.rng import stream
 from fedmix.data.cache import cached
-from fedmix.data.federated import FederatedData, Ragged
+from fedmix.data.federated import FederatedData
 from fedmix.data.hub import parquet
 from fedmix.data.images import Normalisation, normaliser, save_images
 from fedmix.data.natural import choose, gather, save_owners
 from fedmix.data.partition import share
 from fedmix.data.preset import Preset
+from fedmix.data.ragged import Ragged
 from fedmix.data.settings import check_settings
 
 CLASSES = 62  # 0-9, A-Z, a-z
@@ -28,7 +29,7 @@ MOMENTS = ((0.0384,), (0.1639,))
     pictures=True,
     # LeNet-5 comes nearest to the paper's row with ink in [0, 1] and PyTorch's initial weights.
     preset=Preset(
-        "lenet", 10, 10, 200, 0.8, 0.2, 0.2, 0.1, compile=True, initialise="torch",
+        "lenet", 10, 10, 200, 0.8, 0.2, 0.2, 0.1, initialise="torch",
         data={"normalise": "unit"},
     ),
 )  # fmt: skip

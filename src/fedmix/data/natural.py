@@ -9,7 +9,8 @@ from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.core.types import Array
 from fedmix.data.cache import save
-from fedmix.data.federated import FederatedData, HeldOut, Ragged
+from fedmix.data.federated import FederatedData, HeldOut
+from fedmix.data.ragged import Ragged
 from fedmix.data.tables import batches, damaged, reading
 from fedmix.data.transforms import Transform
 

@@ -8,7 +8,7 @@ import numpy as np
 from fedmix.core.errors import BadInput
 from fedmix.core.types import Array
 from fedmix.core.validation import flag, is_number, is_whole, number, shown, whole
-from fedmix.data.federated import Ragged
+from fedmix.data.ragged import Ragged
 
 Partition = Literal["classes", "random-classes", "shards", "dirichlet", "iid"]
 TRIES = 10_000  # a draw takes microseconds, and a setting that fails this often will not succeed

@@ -5,7 +5,9 @@ import numpy as np
 from fedmix.core.errors import BadInput
 from fedmix.core.registry import DATA
 from fedmix.core.types import Array
-from fedmix.data.federated import FederatedData, Ragged, as_array
+from fedmix.data.federated import FederatedData
+from fedmix.data.numbers import as_array
+from fedmix.data.ragged import Ragged
 from fedmix.data.transforms import Plain, Transform
 
 

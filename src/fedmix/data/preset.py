@@ -9,7 +9,7 @@ class Preset(NamedTuple):
 
     The paper gives N, K, E, B, λ, μ, the learning rate and its decay. It is silent about momentum;
     0.9 is used here, since without it mixing costs accuracy and iid clients end below the paper's
-    (docs/reproduction.md).
+    (docs/reproduction/log.md).
 
     Args:
         model: its name.
@@ -20,7 +20,6 @@ class Preset(NamedTuple):
         naivemix_lam: λ of NaiveMix.
         fedmix_lam: λ of FedMix.
         mu: μ of FedProx.
-        compile: set where compiling the step pays on a CPU too.
         initialise: how the model's weights begin.
         data: settings of the data set.
     """
@@ -36,7 +35,6 @@ class Preset(NamedTuple):
     lr_decay: float = 0.999
     evaluate_every: int = 1
     hidden_layer: int = 2
-    compile: bool | None = None
     initialise: str = "he"
     data: Mapping[str, Any] = {}
 

@@ -10,10 +10,11 @@ from fedmix.core.errors import BadInput
 from fedmix.core.registry import DATA
 from fedmix.core.types import Array
 from fedmix.data.cache import cached, npy
-from fedmix.data.federated import FederatedData, Ragged
+from fedmix.data.federated import FederatedData
 from fedmix.data.hub import parquet
 from fedmix.data.natural import choose, gather, save_owners
 from fedmix.data.preset import Preset
+from fedmix.data.ragged import Ragged
 from fedmix.data.settings import check_settings
 from fedmix.data.tables import batches, count, damaged, reading
 from fedmix.data.transforms import OneHot

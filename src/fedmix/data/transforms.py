@@ -29,7 +29,10 @@ class Transform(Protocol):
     def pad(self) -> int: ...
 
     def units(self, raw: Tensor) -> Tensor:
-        """Stored samples in the units in which means are taken and exchanged, as float32."""
+        """Stored samples in the units in which means are taken and exchanged, as float32.
+
+        Codes, which have no means, may stay integers.
+        """
 
     def normalise(self, x: Tensor) -> Tensor:
         """Model inputs from samples in units."""
@@ -40,7 +43,10 @@ class Transform(Protocol):
 
 @dataclass(frozen=True)
 class Plain:
-    """Arrays that the model takes as they are, as float32."""
+    """Arrays that the model takes as they are: as float32, and integers as int64.
+
+    Integers are codes that a model looks up. Numbers to multiply must be floats.
+    """
 
     pad: int = 0
 
@@ -48,7 +54,8 @@ class Plain:
         _check_pad(self)
 
     def units(self, raw: Tensor) -> Tensor:
-        return raw.to(torch.float32)
+        codes = not raw.is_floating_point() and raw.dtype != torch.bool
+        return raw.to(torch.int64 if codes else torch.float32)
 
     def normalise(self, x: Tensor) -> Tensor:
         return x

@@ -1,5 +1,6 @@
 """Models: parameters counted by hand, layers where the paper has them, and how weights begin."""
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmix import BadInput, Federation, NaiveMix, Training, models
+from fedmix.core.rng import stream
 from fedmix.models import LSTM, KeyedDropout, Model, initialised
 from tests.synthetic import SHAPES, arrays
 
@@ -186,6 +188,10 @@ def test_pytorchs_initialisation() -> None:
         BadInput, match="initialisation 'xavier' is unknown; choose one of he, he-conv, torch"
     ):
         initialised(nn.Module, 0, "xavier")  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="`build` is of type Linear; give a function that makes"):
+        initialised(layer, 0)
+    with pytest.raises(BadInput, match=r"`build\(\)` is of type int; let it return the module"):
+        initialised(lambda: 3, 0)  # type: ignore[arg-type, return-value]
 
 
 def test_hes_initialisation_of_convolutions_alone() -> None:
@@ -232,3 +238,40 @@ def test_training_leaves_the_global_generators_alone() -> None:
     )
     list(federation.run(1))
     assert (torch.rand(2).tolist(), np.random.rand(2).tolist()) == expected  # noqa: NPY002
+
+
+def test_a_users_own_initialisation_stays() -> None:
+    """Set in a constructor, by `apply`, by another parameter, or in a bias alone; and layers that
+    nobody set are He's.
+    """
+    torch.manual_seed(7)
+    pretrained = nn.Parameter(torch.randn(3, 4))
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 2, 3)
+            nn.init.orthogonal_(self.conv.weight)
+            self.scaled, self.tied = nn.Linear(4, 3), nn.Linear(4, 3)
+            self.scaled.weight.data.mul_(2)
+            self.tied.weight = pretrained
+            self.biased, self.plain = nn.Linear(4, 3), nn.Linear(400, 300)
+            nn.init.constant_(self.biased.bias, -1.0)
+
+    with torch.random.fork_rng():
+        torch.manual_seed(int(stream(0, "initialise").integers(2**62)))
+        by_hand = Own()
+    made = initialised(Own, 0)
+    for name, p in by_hand.named_parameters():
+        assert torch.equal(p, made.get_parameter(name)) == (not name.startswith("plain")), name
+    weight = made.get_parameter("plain.weight")
+    assert float(weight.detach().std()) == pytest.approx(math.sqrt(2 / 400), rel=0.02)
+    assert not made.get_parameter("plain.bias").any()
+    assert nn.Linear.reset_parameters.__qualname__ == "Linear.reset_parameters"  # as it was
+
+    def zero(part: nn.Module) -> None:
+        if isinstance(part, nn.Linear):
+            nn.init.zeros_(part.weight)
+
+    assert not any(p.any() for n, p in initialised(lambda: Own().apply(zero), 0).named_parameters()
+                   if n.endswith("weight") and "conv" not in n)  # fmt: skip

@@ -3,6 +3,7 @@
 from fedmix.models.charlstm import charlstm
 from fedmix.models.cnn import cnn
 from fedmix.models.functional import Model
+from fedmix.models.group_norm import group_norm
 from fedmix.models.initialise import initialised
 from fedmix.models.layers import LSTM, Embedding, KeyedDropout, LastStep, UnitFeatures
 from fedmix.models.lenet import lenet
@@ -19,6 +20,7 @@ __all__ = [
     "charlstm",
     "cnn",
     "digits_cnn",
+    "group_norm",
     "initialised",
     "lenet",
     "mlp",

@@ -14,13 +14,23 @@ from fedmix.core.errors import BadInput, described, first_line
 from fedmix.core.losses import Loss, cross_entropy
 from fedmix.core.types import Params
 from fedmix.models.along import Along
-from fedmix.models.layers import Conv2d, GroupNorm, KeyedDropout, LayerNorm, Linear, MaxPool2d
+from fedmix.models.layers import (
+    LSTM,
+    Attention,
+    Conv2d,
+    GroupNorm,
+    KeyedDropout,
+    LayerNorm,
+    Linear,
+    Lookup,
+    MaxPool2d,
+)
 
 _REFUSED: tuple[tuple[type, str], ...] = (
     (
         nn.modules.batchnorm._BatchNorm,
-        "keeps statistics of whole batches, which clients cannot share; use nn.GroupNorm or no "
-        "normalisation",
+        "keeps statistics of whole batches, which clients cannot share; "
+        "fedmix.models.group_norm(module) puts nn.GroupNorm in its place",
     ),
     (nn.RNNBase, "has no forward-mode derivative; use fedmix.models.LSTM"),
     (
@@ -80,6 +90,7 @@ class Model:
                 "as torch.nn.utils.weight_norm's, go by torch.nn.utils.parametrizations"
             ) from error
         # evaluation has one set of weights, for which PyTorch's own layers are faster
+        _exchange_classes(evaluating, Lookup)
         self._setup(_prepared(training).train(), evaluating.eval(), loss)
 
     def _setup(self, training: nn.Module, evaluating: nn.Module, loss: Loss) -> None:
@@ -100,6 +111,7 @@ class Model:
         self._along = Along(training)
         self._cuts: dict[tuple[int | None, int | None], Model] = {}
         self.names = tuple(name for name, _ in training.named_parameters())
+        self.recurrent = any(isinstance(part, LSTM) for part in training.modules())
         self.trained = tuple(name for name, p in training.named_parameters() if p.requires_grad)
 
     def init(self) -> Params:
@@ -110,7 +122,7 @@ class Model:
         """Copy the model, with its buffers, to another device or another floating-point type."""
         moved = copy.copy(self)
         training, evaluating = (copy.deepcopy(m).to(where) for m in (self.module, self._evaluating))
-        moved._setup(training, evaluating, self.loss)
+        moved._setup(training, evaluating, self.loss.to(where))
         return moved
 
     def __call__(self, params: Params, x: Tensor, key: Tensor | None = None) -> Tensor:
@@ -130,7 +142,12 @@ class Model:
 
     def of_original(self, module: nn.Module, params: Params, x: Tensor) -> Tensor:
         """What the module that this model is a copy of gives with these parameters."""
-        return _call(module, self._own(params), x)  # type: ignore[no-any-return]
+        changed = _exchange_classes(module, Lookup)
+        try:
+            return _call(module, self._own(params), x)  # type: ignore[no-any-return]
+        finally:
+            for part in changed:
+                part.__class__ = nn.Embedding
 
     def along(
         self, params: Params, x: Tensor, direction: Tensor, key: Tensor
@@ -214,6 +231,12 @@ def _objections(part: nn.Module) -> Iterator[str]:
         getattr(one, name, None) for one in (part, *part._parameters.values()) for name in names
     ):
         yield "has a hook on its gradients, which would never run; take it off"
+    own = isinstance(part, nn.MultiheadAttention) and part.dropout > 0
+    if own and not Attention.can_replace(part):
+        yield (
+            "drops attention by random numbers of its own; set its `dropout` to 0, or make it an "
+            "nn.MultiheadAttention without add_bias_kv and add_zero_attn"
+        )
     if isinstance(part, nn.Embedding | nn.EmbeddingBag):
         if part.max_norm is not None:
             yield "changes its weights whenever it is called; leave max_norm out"
@@ -258,7 +281,18 @@ def _prepared(module: nn.Module) -> nn.Module:
                 )
                 setattr(parent, name, keyed)
                 site += 1
-            for ours in (Conv2d, GroupNorm, LayerNorm, Linear, MaxPool2d):
-                if child is not None and ours.can_replace(child):
-                    child.__class__ = ours  # the same parameters, another forward
+    for attention in _exchange_classes(module, Attention):
+        attention.dropped = KeyedDropout(float(attention.dropout), site)  # type: ignore[arg-type]
+        site += 1
+    for ours in (Conv2d, GroupNorm, LayerNorm, Linear, Lookup, MaxPool2d):
+        _exchange_classes(module, ours)
     return module
+
+
+def _exchange_classes(module: nn.Module, ours: Any) -> list[nn.Module]:
+    """Give layers that `ours` can replace another forward, in place; return them."""
+    inner = list(module.modules())[1:]
+    found = [part for part in inner if ours.can_replace(part)]
+    for part in found:
+        part.__class__ = ours  # the same parameters
+    return found

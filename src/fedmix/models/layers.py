@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedmix.core.rng import keep_mask
 from fedmix.kernels.conv import conv2d
 from fedmix.kernels.linear import linear
-from fedmix.kernels.lstm import lstm
+from fedmix.kernels.lstm import layer
 from fedmix.kernels.maxpool import largest, pick
 
 
@@ -57,6 +58,84 @@ class Conv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         return conv2d(x, self.weight, self.bias, int(self.padding[0]), len(x))
+
+
+class Attention(nn.MultiheadAttention):
+    """`nn.MultiheadAttention` from plain operations, whose dropout is a `KeyedDropout`."""
+
+    dropped: KeyedDropout
+
+    @staticmethod
+    def can_replace(layer: nn.Module) -> bool:
+        """Whether it is plain, with dropout: no subclass, and no further keys or values."""
+        return (
+            type(layer) is nn.MultiheadAttention
+            and layer.dropout > 0
+            and layer.bias_k is None
+            and not layer.add_zero_attn
+        )
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,  # noqa: ARG002 - only says of `attn_mask` what kind it is
+    ) -> tuple[Tensor, Tensor | None]:
+        if query.ndim != 3:
+            raise ValueError(f"attention with dropout takes batches, not {tuple(query.shape)}")
+        if not self.batch_first:
+            query, key, value = (t.transpose(0, 1) for t in (query, key, value))
+        q, k, v = (
+            F.linear(t, w, b).reshape(*t.shape[:2], self.num_heads, -1).transpose(1, 2)
+            for t, w, b in zip((query, key, value), *self._projections(), strict=True)
+        )
+        scores = q @ k.transpose(-2, -1) / math.sqrt(self.head_dim)
+        if attn_mask is not None:  # (T, S), or (B·heads, T, S)
+            each = attn_mask if attn_mask.ndim == 2 else attn_mask.reshape(scores.shape)
+            scores = _masked(scores, each)
+        if key_padding_mask is not None:
+            scores = _masked(scores, key_padding_mask[:, None, None])
+        weights = self.dropped(scores.softmax(-1))
+        out = self.out_proj((weights @ v).transpose(1, 2).flatten(2))
+        shown = (weights.mean(1) if average_attn_weights else weights) if need_weights else None
+        return out if self.batch_first else out.transpose(0, 1), shown
+
+    def _projections(self) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
+        """Weights and biases for query, key and value."""
+        own = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        weights = own if self.in_proj_weight is None else self.in_proj_weight.chunk(3)
+        return weights, [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+
+
+def _masked(scores: Tensor, mask: Tensor) -> Tensor:
+    """Leave out what a mask of flags says, or add a mask of numbers."""
+    return scores.masked_fill(mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+
+
+class Lookup(nn.Embedding):
+    """`nn.Embedding` that takes one-hot vectors too, and their means: (..., size) to (..., width).
+
+    Integers are looked up as ever.
+    """
+
+    @staticmethod
+    def can_replace(layer: nn.Module) -> bool:
+        """Whether it is an `nn.Embedding` and no subclass, whose gradients are as they come."""
+        return type(layer) is nn.Embedding and not layer.scale_grad_by_freq
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not x.is_floating_point():
+            return super().forward(x)
+        weight = self.weight
+        if self.padding_idx is not None:  # that row is not trained
+            row = torch.arange(len(weight), device=weight.device)[:, None] == self.padding_idx
+            weight = torch.where(row, weight.detach(), weight)
+        return x @ weight
 
 
 class Linear(nn.Linear):
@@ -199,7 +278,7 @@ class LSTM(nn.Module):
         self.bias = nn.Parameter(torch.empty(4 * hidden).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        return lstm(x @ self.input_weight.T + self.bias, self.hidden_weight)
+        return layer(x, self.input_weight, self.hidden_weight, self.bias)
 
 
 class LastStep(nn.Module):

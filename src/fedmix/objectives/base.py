@@ -6,13 +6,14 @@ hold for it.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from inspect import isclass, signature
 from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedmix.core.errors import BadInput
+from fedmix.core.errors import BadInput, described
 from fedmix.core.types import Batch, Params
 from fedmix.core.validation import flag, instance, number, one_of, whole
 from fedmix.models.functional import Model
@@ -143,8 +144,16 @@ class Objective(ABC):
         """Return the gradient steps that are taken for each batch, in order."""
         return (Phase(self),)
 
-    def __add__(self, other: "Objective") -> "Objective":
-        return Sum(self, other)
+    def __add__(self, other: "Objective | Callable[..., Tensor]") -> "Objective":
+        return Sum(self, as_objective(other))
+
+    def __radd__(self, other: Callable[..., Tensor]) -> "Objective":
+        return Sum(as_objective(other), self)
+
+    def __mul__(self, weight: float) -> "Objective":
+        return Weighted(weight, self)
+
+    __rmul__ = __mul__
 
 
 @dataclass(frozen=True)
@@ -193,6 +202,86 @@ class Sum(Objective):
         if len(first) > 1:
             return tuple(Phase(Sum(p.objective, self.second), p.layer) for p in first)
         return tuple(Phase(Sum(self.first, p.objective), p.layer) for p in second)
+
+
+@dataclass(frozen=True)
+class Weighted(Objective):
+    """An objective times a number, such as `0.5 * FedMix(lam=0.1)`.
+
+    Raises:
+        BadInput: `weight` is no finite number, or `objective` is no objective.
+
+    >>> from fedmix import Proximal, Supervised
+    >>> 0.5 * Supervised() + Proximal(mu=0.1)
+    Sum(first=Weighted(weight=0.5, objective=Supervised()), second=Proximal(mu=0.1))
+    """
+
+    weight: float
+    objective: Objective
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(number("an objective's weight", self.weight)):
+            raise BadInput(f"an objective's weight={self.weight} must be finite")
+        instance("objective", self.objective, Objective, "give one, such as FedMix(lam=0.1)")
+
+    @property
+    def needs(self) -> Needs:
+        return self.objective.needs
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
+        return self.weight * self.objective(model, params, anchor, batch)
+
+    def phases(self) -> tuple[Phase, ...]:
+        return tuple(
+            Phase(Weighted(self.weight, p.objective), p.layer) for p in self.objective.phases()
+        )
+
+
+@dataclass(frozen=True)
+class Function(Objective):
+    """A plain function of (model, params, anchor, batch) as an objective that needs nothing."""
+
+    function: Callable[[Model, Params, Params, Batch], Tensor]
+
+    def __repr__(self) -> str:
+        return titled(self)
+
+    def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
+        return self.function(model, params, anchor, batch)
+
+
+def as_objective(given: Any) -> Objective:
+    """Return an objective as it is, and a function of an objective's arguments as one.
+
+    Raises:
+        BadInput: It is neither.
+
+    >>> def plain(model, params, anchor, batch):
+    ...     return batch_mean(model.loss(model(params, batch.x, batch.key), batch.y), batch.mask)
+    >>> titled(as_objective(plain))
+    'plain'
+    """
+    if isinstance(given, Objective):
+        return given
+    if not callable(given) or isclass(given) or isinstance(given, nn.Module):
+        raise BadInput(
+            f"`objective` is {described(given)}; give an Objective, such as FedMix(lam=0.1), or a "
+            "function of (model, params, anchor, batch)"
+        )
+    try:
+        signature(given).bind(*range(4))
+    except (TypeError, ValueError):
+        raise BadInput(
+            f"`objective` is {described(given)} with other arguments; make them (model, params, "
+            "anchor, batch), and give losses of outputs and targets as `loss`"
+        ) from None
+    return Function(given)
+
+
+def titled(objective: Objective) -> str:
+    """The name of an objective's class, or of the function that it is."""
+    named = objective.function if isinstance(objective, Function) else type(objective)
+    return str(getattr(named, "__name__", type(named).__name__))
 
 
 def parts(objective: Objective) -> Iterator[Objective]:

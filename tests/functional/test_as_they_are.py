@@ -3,6 +3,7 @@
 import copy
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fedmix import BadInput, FedmixWarning
 from fedmix.functional import fedmix_loss, naivemix_loss
-from tests.functional.textbook import FLAT, KINDS, Batch, Function, LastStep, dense, made
+from tests.functional.textbook import FLAT, IMAGE, KINDS, Batch, Function, LastStep, dense, made
 
 LAM = 0.3
 
@@ -62,6 +63,63 @@ def test_hooks_run() -> None:
     torch.testing.assert_close(
         fedmix_loss(net, *batch.tensors(), LAM), fedmix_loss(doubled, *batch.tensors(), LAM)
     )
+
+
+def test_hooks_on_gradients_are_called_for_the_derivative_too() -> None:
+    net, batch, seen = made("mlp"), Batch(FLAT), []
+    expected = fedmix_loss(net, *batch.tensors(), LAM)
+    net[2].register_full_backward_hook(lambda *args: seen.append(args[0]))  # type: ignore[index]
+    with pytest.warns(FedmixWarning, match="if they change gradients they change the loss"):
+        loss = fedmix_loss(copy.deepcopy(net), *batch.tensors(), LAM)
+    torch.testing.assert_close(loss, expected)
+    assert seen
+
+
+class Gated(nn.Module):
+    """Gated if asked for; gates have no second derivative in forward mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(3, 6)
+
+    def forward(self, x: Tensor, gated: bool = False) -> Tensor:
+        values: Tensor = self.out(x)
+        return nn.functional.glu(values) if gated else values[:, :3]
+
+
+def test_a_model_may_be_called_in_another_way() -> None:
+    net, batch = Gated().double(), Batch(FLAT)
+    fedmix_loss(net, *batch.tensors(), LAM)
+    loss = fedmix_loss(net, *batch.tensors(), LAM, forward=lambda net, x: net(x, gated=True))
+    same = fedmix_loss(nn.Sequential(net.out, nn.GLU()), *batch.tensors(), LAM)
+    mine, theirs = (torch.autograd.grad(one, net.out.weight) for one in (loss, same))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_a_model_may_get_other_layers() -> None:
+    net, batch = dense(nn.Tanh()).double(), Batch(FLAT)
+    fedmix_loss(net, *batch.tensors(), LAM)
+    net[1], net[2] = nn.GLU(), nn.Linear(4, 3).double()
+    again = copy.deepcopy(net)
+    mine, theirs = (
+        torch.autograd.grad(fedmix_loss(one, *batch.tensors(), LAM), list(one.parameters()))
+        for one in (net, again)
+    )
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_threads_take_turns() -> None:
+    """Forward mode is a switch of the whole process."""
+    batch = Batch(IMAGE)
+    nets = [made("cnn") for _ in range(4)]
+    expected = float(fedmix_loss(made("cnn"), *batch.tensors(), LAM).detach())
+
+    def several(net: nn.Module) -> list[float]:
+        return [float(fedmix_loss(net, *batch.tensors(), LAM).detach()) for _ in range(20)]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = [value for values in threads.map(several, nets) for value in values]
+    assert found == pytest.approx([expected] * 80)
 
 
 def test_a_first_layer_may_change_its_input() -> None:

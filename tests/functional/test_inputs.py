@@ -47,6 +47,15 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "negative share": ({"mean_y": torch.tensor([[1.5, -0.5, 0]])}, "must not be negative"),
     "targets of a regression": ({"y": torch.rand(6)}, "y has shape \\(6,\\) for outputs"),
     "name of a loss": ({"loss": "hinge"}, "loss='hinge' is unknown; choose one of cross_entropy"),
+    "class of a loss": ({"loss": nn.CrossEntropyLoss}, "`loss` is the class CrossEntropyLoss"),
+    "loss of labels": (
+        {"loss": nn.NLLLoss(reduction="none")},
+        "the loss NLLLoss fails .*shape, here \\(6, 3\\): label vectors, not labels",
+    ),
+    "label vectors of integers": (
+        {"y": torch.eye(3).repeat(2, 1).long()},
+        "y of type int64 and shape \\(6, 3\\) .* or floating-point vectors",
+    ),
     "no loss": ({"loss": 3}, "`loss` is of type int; give a function"),
     "mean loss": ({"loss": nn.CrossEntropyLoss()}, "gives \\(\\) for 6 samples.*reduction='none'"),
     "loss by class": ({"loss": nn.BCEWithLogitsLoss(reduction="none")}, "gives \\(6, 3\\) for 6 s"),
@@ -54,10 +63,24 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"loss": lambda z, y: ((z - y) ** 2).sum(1)},
         "not linear in its target.*squared_error",
     ),
+    "bent loss of one output": (
+        {
+            "net": nn.Linear(3, 1).double(),
+            "y": torch.rand(6),
+            "mean_y": torch.rand(1, 1),
+            "loss": lambda z, y: F.huber_loss(z, y, reduction="none")[:, 0],
+        },
+        "not linear in its target",
+    ),
     "whole numbers for one output": (
         {"net": nn.Linear(3, 1).double()},
         "y has whole numbers and the model one output",
     ),
+    "rows that are missing": (
+        {"forward": lambda net, x: net(x)[:4]},
+        "outputs of shape \\(4, 3\\) for 6 samples; give one row for each",
+    ),
+    "a value for the batch": ({"forward": lambda net, x: net(x).mean()}, "shape \\(\\) for 6 samp"),
     "several outputs": ({"net": nn.LSTM(3, 3).double()}, "returns a tuple; pick the tensor"),
     "no function": ({"forward": 3}, "`forward` is of type int"),
 }
@@ -82,6 +105,10 @@ def test_what_only_fedmix_refuses() -> None:
     batch = given(x=torch.ones(6, 8).double(), mean_x=torch.ones(1, 8).double())
     with pytest.raises(BadInput, match="no derivative in its inputs, as if these were token ids"):
         fedmix_loss(ids, **batch)
+    with pytest.raises(BadInput, match="lazy layers, whose weights are not there yet; call it"):
+        fedmix_loss(nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d()).double(), **given())
+    with torch.inference_mode(), pytest.raises(BadInput, match="inference_mode forbids"):
+        fedmix_loss(made("mlp"), **given())
     far = dense(Function(lambda x: torch.cdist(x, x + 1)), width=6).double()
     with pytest.raises(BadInput, match=r"PyTorch has none .*cdist.*use naivemix_loss"):
         fedmix_loss(far, **given())
@@ -92,7 +119,7 @@ def test_an_error_of_the_module_is_its_own() -> None:
         fedmix_loss(nn.Linear(4, 3).double(), **given())
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.uint16, torch.int64])
 def test_labels_may_be_whole_numbers_of_any_size(dtype: torch.dtype) -> None:
     net, values = made("mlp"), given()
     soft = values | {"y": F.one_hot(values["y"], 3).double()}
@@ -127,6 +154,8 @@ def test_partners() -> None:
     for ratios, said in wrong:
         with pytest.raises(BadInput, match=said):
             localmix_loss(net, x, y, **ratios)
+        with pytest.raises(BadInput, match=said):
+            naivemix_loss(net, x, y, values["mean_x"], values["mean_y"], **ratios)
 
 
 def test_anchors() -> None:
@@ -144,6 +173,8 @@ def test_anchors() -> None:
             prox(net, anchor, 0.1)
     with pytest.raises(BadInput, match="mu=-1"):
         prox(net, copied, -1)
+    with pytest.raises(BadInput, match="no weight that is trained"):
+        prox(copy.deepcopy(net).requires_grad_(False), copied, 0.1)
     value: Tensor = prox(net, {name: p + 2.0 for name, p in copied.items()}, 0.5)
     count = sum(p.numel() for p in net.parameters())
     assert float(value.detach()) == pytest.approx(0.25 * 4 * count)

@@ -125,6 +125,16 @@ def test_other_kinds_of_targets() -> None:
     torch.testing.assert_close(means_of(TensorDataset(X, values)).y, torch.tensor([[0.5]]))
 
 
+def test_arrays_as_they_come() -> None:
+    """Reversed, of the other byte order, read-only."""
+    plain = X.numpy()
+    fixed = plain.copy()
+    fixed.setflags(write=False)
+    other = plain.astype(plain.dtype.newbyteorder())
+    for array in (plain[::-1], other, fixed):
+        torch.testing.assert_close(means_of(array, Y.numpy()).x, X.mean(0, keepdim=True))
+
+
 def test_the_guarantee() -> None:
     x, y = torch.rand(40, 3), torch.randint(4, (40,))
     mine = means_of(x, y, m=10, classes=4, noise=0.5, clip=1.0)
@@ -175,6 +185,8 @@ REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "pixels": ((X.byte(), Y), {}, "x is uint8; give inputs as the network gets them"),
     "not a number": ((X * torch.nan, Y), {}, "x holds NaN or infinity"),
     "targets": ((X, torch.full((6,), torch.inf)), {}, "y holds NaN or infinity"),
+    "seed": ((X, Y), {"seed": -1}, "seed=-1 must be at least 0, and a whole number"),
+    "float labels": ((X, Y.float()), {"classes": 3}, "y is floating-point, of .* whole numbers"),
     "labels": ((X, Y - 1), {}, "y holds labels outside"),
     "classes": ((X, Y), {"classes": 2}, "y holds labels outside 0..1; give classes="),
     "flags": ((X, Y.bool()), {}, "y of type bool"),

@@ -62,6 +62,8 @@ def test_own_means_are_left_out() -> None:
     joined = MeanPool.from_bytes(MeanPool.merge([mine, pool(5, 2)]).to_bytes())
     assert set(numbers(joined.draw(200, exclude=mine)[0])) == {5, 6}
     assert numbers(joined.without(mine).x) == [5, 6]
+    copied = pickle.loads(pickle.dumps(joined))  # as processes that load data do
+    assert set(numbers(copied.draw(200, exclude=mine)[0])) == {5, 6}
     with pytest.raises(BadInput, match="every mean of this pool is excluded"):
         mine.draw(1, exclude=joined)
 
@@ -146,6 +148,8 @@ def test_refused() -> None:
         MeanPool.merge([pool(0, 1), b""])  # type: ignore[list-item]
     with pytest.raises(BadInput, match="n=0 must be at least 1"):
         pool(0, 1).draw(0)
+    with pytest.raises(BadInput, match="`generator` is of type Generator; give"):
+        pool(0, 1).draw(1, generator=np.random.default_rng(0))  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="`data` is of type str"):
         MeanPool.from_bytes("means")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="`exclude` is of type int"):

@@ -57,12 +57,22 @@ def check_means(x: Tensor, mean_x: Any, mean_y: Any) -> None:
         raise BadInput("these means hold NaN or infinity; leave out whoever sent them")
 
 
-def outputs(out: Any) -> Tensor:
-    """Return a model's outputs, one value per sample as (B, 1); raise BadInput for no tensor."""
+def outputs(out: Any, count: int) -> Tensor:
+    """Return a model's outputs, one value per sample as (B, 1); raise BadInput for others.
+
+    Args:
+        out: What the model returns.
+        count: The number of samples.
+    """
     if not isinstance(out, Tensor):
         raise BadInput(
             f"the model returns a {type(out).__name__}; pick the tensor of its outputs, such as "
             "by forward=lambda net, x: net(x).logits"
+        )
+    if out.shape[:1] != (count,):
+        raise BadInput(
+            f"the model returns outputs of shape {tuple(out.shape)} for {count} samples; give one "
+            "row for each"
         )
     return out[:, None] if out.ndim == 1 else out
 

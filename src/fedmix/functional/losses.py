@@ -87,22 +87,36 @@ def naivemix_loss(
     y: Tensor,
     mean_x: Tensor,
     mean_y: Tensor,
-    lam: float,
+    lam: float | None = None,
     *,
+    alpha: float | None = None,
     loss: AnyLoss = None,
     forward: Forward | None = None,
 ) -> Tensor:
     """Return NaiveMix's loss of a batch: mixup with means as if they were samples.
 
-    Arguments are those of `fedmix_loss`. It costs no more than a plain step.
+    It costs no more than a plain step. With `alpha`, and a mean of five samples for each sample, it
+    is `fedmix.MeanMix`.
+
+    Args:
+        net: The module.
+        x: Inputs, (B, ...), floating-point.
+        y: Their targets, as in `fedmix_loss`.
+        mean_x: Received mean inputs, as in `fedmix_loss`.
+        mean_y: Their mean label vectors.
+        lam: The mixing ratio λ; give this or `alpha`.
+        alpha: λ is drawn from Beta(alpha, alpha), once per call.
+        loss: As in `fedmix_loss`.
+        forward: As in `fedmix_loss`.
 
     Raises:
         BadInput: An argument does not fit the others.
     """
-    NaiveMix(lam)
+    NaiveMix(lam, alpha=alpha)
     inputs.check(net, x, y)
     inputs.check_means(x, mean_x, mean_y)
-    return _mixup(net, x, y, mean_x.to(x.dtype), mean_y, lam, loss, forward)
+    ratio = _ratio(lam, alpha)
+    return _mixup(net, x, y, mean_x.to(x.dtype), mean_y, ratio, loss, forward)
 
 
 def localmix_loss(
@@ -147,8 +161,7 @@ def localmix_loss(
             f"{tuple(partner_y.shape)}, x and y {tuple(x.shape)} and {tuple(y.shape)}; give one "
             "partner for each sample"
         )
-    ratio = float(torch.distributions.Beta(alpha, alpha).sample()) if lam is None else lam  # type: ignore[arg-type]
-    return _mixup(net, x, y, partner_x, partner_y, ratio, loss, forward)
+    return _mixup(net, x, y, partner_x, partner_y, _ratio(lam, alpha), loss, forward)
 
 
 def prox(net: nn.Module, anchor: Mapping[str, Tensor], mu: float) -> Tensor:
@@ -172,6 +185,8 @@ def prox(net: nn.Module, anchor: Mapping[str, Tensor], mu: float) -> Tensor:
     """
     instance("anchor", anchor, Mapping, "give the weights by name: copy.deepcopy(net.state_dict())")
     params: dict[str, Tensor] = {name: p for name, p in net.named_parameters() if p.requires_grad}
+    if not params:
+        raise BadInput("this net has no weight that is trained; prox is for those that are")
     for name, p in params.items():
         before = anchor.get(name)
         if not isinstance(before, Tensor) or before.shape != p.shape:
@@ -195,6 +210,14 @@ def _call(forward: Forward | None) -> Forward:
     return forward
 
 
+def _ratio(lam: float | None, alpha: float | None) -> float:
+    """Return λ, drawn if it is not given."""
+    if lam is not None:
+        return lam
+    assert alpha is not None  # the objective asks for one of them
+    return float(torch.distributions.Beta(alpha, alpha).sample())
+
+
 def _mixup(
     net: nn.Module,
     x: Tensor,
@@ -206,5 +229,5 @@ def _mixup(
     forward: Forward | None,
 ) -> Tensor:
     of = Targets(loss, y, other_y)
-    outputs = inputs.outputs(_call(forward)(net, mixed(x, other_x, lam)))
+    outputs = inputs.outputs(_call(forward)(net, mixed(x, other_x, lam)), len(x))
     return loss_at_mix(of.loss, outputs, *of.at(outputs), lam).mean()

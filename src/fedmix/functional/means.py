@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from fedmix.core.errors import BadInput, FedmixWarning, described
+from fedmix.core.rng import SecretNoise
 from fedmix.core.types import Array
 from fedmix.core.validation import flag, shown, whole
 from fedmix.exchange import Exchange, release
@@ -125,6 +126,8 @@ def means_of(
     flag("nonnegative", nonnegative)
     if classes is not None:
         whole("classes", classes)
+    if seed is not None:
+        whole("seed", seed, least=0)
     samples = _samples(x, y)
     labels, of_classes = _label_vectors(samples.labels(), classes)
     count = len(labels)
@@ -145,10 +148,8 @@ def means_of(
     def encode(rows: Array) -> Tensor:
         return _inputs(samples.inputs(rows), nonnegative)
 
-    grouping, drawn = (
-        np.random.default_rng(secrets.randbits(128) if seed is None else [seed, purpose])
-        for purpose in range(2)
-    )
+    grouping = np.random.default_rng(secrets.randbits(128) if seed is None else [seed, 0])
+    drawn = SecretNoise() if seed is None else np.random.default_rng([seed, 1])
     means = release(0, np.arange(count), labels, how, encode, grouping, drawn)
     assert means is not None
     # clipping and noise take labels off the simplex, where cross-entropy has no lower bound
@@ -222,7 +223,8 @@ def _of_dataset(given: Any) -> _Samples:
 def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, np.ndarray):
         try:
-            value = torch.from_numpy(value)
+            # of any byte order, reversed, or read-only, as tables and memory maps are
+            value = torch.from_numpy(np.require(value, value.dtype.newbyteorder("="), ["C", "W"]))
         except TypeError as error:
             raise BadInput(f"{name} is an array of {value.dtype}; give numbers") from error
     if not isinstance(value, Tensor):
@@ -253,8 +255,8 @@ def _label_vectors(y: Tensor, classes: int | None) -> tuple[Tensor, bool]:
         vectors = y[:, None] if y.ndim == 1 else y
         if vectors.ndim != 2 or (classes is not None and vectors.shape[1] != classes):
             raise BadInput(
-                f"y has shape {tuple(y.shape)}; give class labels (n,), label vectors (n, classes) "
-                "or targets (n, values)"
+                f"y is floating-point, of shape {tuple(y.shape)}; give class labels as whole "
+                "numbers (n,), label vectors (n, classes) or targets (n, values)"
             )
         if not torch.isfinite(vectors).all():
             raise BadInput("y holds NaN or infinity; clean it first")
@@ -266,7 +268,7 @@ def _label_vectors(y: Tensor, classes: int | None) -> tuple[Tensor, bool]:
             f"y of type {str(y.dtype).removeprefix('torch.')} and shape {tuple(y.shape)} are no "
             "class labels; give whole numbers (n,), or label vectors"
         )
-    low, high = (int(end) for end in torch.aminmax(y))
+    low, high = (int(end) for end in torch.aminmax(y.long()))
     width = high + 1 if classes is None else classes
     if low < 0 or high >= width:
         raise BadInput(f"y holds labels outside 0..{width - 1}; give classes= their number")

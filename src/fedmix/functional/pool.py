@@ -15,8 +15,9 @@ from fedmix.core.errors import BadInput, described
 from fedmix.core.validation import instance, whole
 from fedmix.exchange import Releases, build
 
+_kept: WeakKeyDictionary["MeanPool", WeakKeyDictionary["MeanPool", Tensor]] = WeakKeyDictionary()
+"""Positions of the entries of a pool that another has not."""
 FILE = "these are no means: give what MeanPool.to_bytes or save wrote"
-HEADERS = 1 << 12  # more bytes than the headers of two arrays take
 
 
 class MeanPool:
@@ -52,7 +53,6 @@ class MeanPool:
         self.x, self.y = x.detach().float(), y.detach().float()
         if not (torch.isfinite(self.x).all() & torch.isfinite(self.y).all()):
             raise BadInput("MeanPool: these means hold NaN or infinity; leave out who sent them")
-        self._others: WeakKeyDictionary[MeanPool, Tensor] = WeakKeyDictionary()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -146,14 +146,15 @@ class MeanPool:
 
     def _without(self, other: "MeanPool") -> Tensor:
         """Positions of the entries that `other` has not."""
-        if other not in self._others:
+        kept_beside = _kept.setdefault(self, WeakKeyDictionary())
+        if other not in kept_beside:
             instance("exclude", other, MeanPool, "give the MeanPool whose means to leave out")
             theirs = set(other._rows())
             kept = [i for i, row in enumerate(self._rows()) if row not in theirs]
             if not kept:
                 raise BadInput("every mean of this pool is excluded; merge means of others into it")
-            self._others[other] = torch.tensor(kept, device=self.x.device)
-        return self._others[other]
+            kept_beside[other] = torch.tensor(kept, device=self.x.device)
+        return kept_beside[other]
 
     def _rows(self) -> list[bytes]:
         both = torch.cat([self.x.flatten(1), self.y], 1).cpu().numpy()
@@ -225,4 +226,6 @@ def _arrays(data: bytes) -> list[Tensor]:
 
 
 def _device(generator: torch.Generator | None) -> torch.device:
-    return torch.device("cpu") if generator is None else generator.device
+    if generator is None:
+        return torch.device("cpu")
+    return instance("generator", generator, torch.Generator, "give a torch.Generator").device

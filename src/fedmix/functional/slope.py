@@ -4,9 +4,11 @@ The module is called once, as it is: in its mode, with its hooks, through its wr
 give the derivative: forward mode; the same below a dispatch mode, without which PyTorch's formula
 for softmax cannot be differentiated again; and double backward. Before the first call with a
 module, `_way_of` finds the first way that runs and whose gradient is that of double backward.
+What PyTorch switches on for this, it switches on for the whole process, so threads take turns.
 """
 
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedmix.core.errors import BadInput, FedmixWarning, first_line
@@ -32,7 +35,8 @@ OfBoth: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 DOUBLE = "double backward"
 EXACT, ROUNDED = 0.01, 0.1  # how far two right gradients may be apart, of their size
-_ways: WeakKeyDictionary[nn.Module, dict[bool, str]] = WeakKeyDictionary()
+_ways: WeakKeyDictionary[nn.Module, dict[Any, str]] = WeakKeyDictionary()
+_turn = threading.RLock()
 
 
 class Flat(BadInput):
@@ -60,16 +64,26 @@ def mean_of_both(
     Raises:
         BadInput: The module has no such derivative, or no single tensor as output.
     """
-    with _uncompiled(), sdpa_kernel(SDPBackend.MATH):  # fused attention lacks these derivatives
-        known = _ways.setdefault(net, {})
-        way = known.get(net.training) or _way_of(net, forward, x)
+    if torch.is_inference_mode_enabled():
+        raise BadInput("fedmix_loss takes derivatives, which inference_mode forbids; use no_grad")
+    # fused attention lacks these derivatives
+    with _turn, _uncompiled(), sdpa_kernel(SDPBackend.MATH):
+        known, what = _ways.setdefault(net, {}), _what(net, forward, x)
+        way = known.get(what) or _way_of(net, forward, x)
         if way == DOUBLE:
             with torch.enable_grad():
                 loss = _doubly(lambda at: forward(net, at), x, dx, of_both)
         else:
             loss = of_both(*_forward(lambda at: forward(net, at), x, dx, _MODES[way])).mean()
-    known[net.training] = way  # now that it has worked
+    known[what] = way  # now that it has worked
     return loss if torch.is_grad_enabled() else loss.detach()
+
+
+def _what(net: nn.Module, forward: Forward, x: Tensor) -> Any:
+    """What a module's way depends on: its layers and their modes, how it is called, and types."""
+    layers = tuple((type(layer), layer.training) for layer in net.modules())
+    code = getattr(forward, "__code__", None)  # that of a lambda, which may be made for every call
+    return layers, code, x.dtype, torch.is_autocast_enabled(x.device.type)
 
 
 class _OutOfPlace(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -93,7 +107,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     """Return the outputs and their derivative, by forward mode."""
     with Differentiable(), mode(), forward_ad.dual_level():
-        out = outputs(call(forward_ad.make_dual(x, dx)))  # type: ignore[no-untyped-call]
+        out = outputs(call(forward_ad.make_dual(x, dx)), len(x))  # type: ignore[no-untyped-call]
         value, tangent = forward_ad.unpack_dual(out)  # type: ignore[no-untyped-call]
         if tangent is None:
             raise Flat
@@ -109,7 +123,7 @@ def _doubly(call: Callable[[Tensor], Tensor], x: Tensor, dx: Tensor, of_both: Of
     """
     at = x if x.requires_grad else x.detach().requires_grad_()
     with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have none
-        out = outputs(call(at.clone()))  # the module may change its input in place
+        out = outputs(call(at.clone()), len(x))  # the module may change its input in place
         try:
             if not out.requires_grad:
                 raise Flat
@@ -139,7 +153,20 @@ def _way_of(net: nn.Module, forward: Forward, x: Tensor) -> str:
     What the trial changes, buffers and random numbers, is put back. Processes that train together
     may find different ways, so nothing here is sent to the others.
     """
+    if any(is_lazy(part) for part in (*net.parameters(), *net.buffers())):
+        raise BadInput(
+            "this module has lazy layers, whose weights are not there yet; call it once on a "
+            "batch, and make the optimizer after that"
+        )
     _warn_of_compiled(net)
+    if any(layer._backward_hooks or layer._backward_pre_hooks for layer in net.modules()):
+        warnings.warn(
+            FedmixWarning(
+                "this model has hooks on gradients, which fedmix_loss calls for the derivative "
+                "along the means, too; if they change gradients they change the loss: take them off"
+            ),
+            stacklevel=4,
+        )
     if isinstance(net, DistributedDataParallel):
         if net.static_graph:
             raise BadInput(

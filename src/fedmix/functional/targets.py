@@ -1,6 +1,7 @@
 """Targets as vectors, and losses of them: checked, and linear in the target."""
 
 from collections.abc import Callable
+from inspect import isclass
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -8,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedmix.core.errors import BadInput, described
-from fedmix.core.losses import Loss, PerSample, cross_entropy, is_linear, squared_error
+from fedmix.core.errors import BadInput, described, first_line
+from fedmix.core.losses import Loss, PerSample, cross_entropy, is_linear, plain, squared_error
 from fedmix.core.validation import shown
 
 PerSampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -32,9 +33,12 @@ class Targets:
         if isinstance(loss, str) and loss not in NAMED:
             raise BadInput(f"loss={shown(loss)} is unknown; choose one of {', '.join(NAMED)}")
         given: Any = NAMED[loss] if isinstance(loss, str) else loss or cross_entropy
-        if not callable(given):
-            raise BadInput(f"`loss` is {described(loss)}; give a function of (outputs, targets)")
-        self.shares = given is cross_entropy
+        if not callable(given) or isclass(given):
+            raise BadInput(
+                f"`loss` is {described(loss)}; give a function of (outputs, targets), such as "
+                "nn.CrossEntropyLoss(reduction='none')"
+            )
+        self.shares = isinstance(given, Loss) and plain(given) is cross_entropy.value
         self._value: PerSample = given.value if isinstance(given, Loss) else given
 
     def at(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,7 +54,15 @@ class Targets:
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample, (B,); raise BadInput if it has another shape."""
-        value = self._value(outputs, targets)
+        try:
+            value = self._value(outputs, targets)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise BadInput(
+                f"the loss {_name(self._value)} fails ({first_line(error)}); it gets outputs and "
+                f"targets of one shape, here {tuple(outputs.shape)}: label vectors, not labels"
+            ) from error
         if not isinstance(value, Tensor) or value.shape != outputs.shape[:1]:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise BadInput(
@@ -88,14 +100,14 @@ def _one_hot(name: str, y: Tensor, outputs: Tensor) -> Tensor:
         raise BadInput(
             f"{name} of type {str(y.dtype).removeprefix('torch.')} and shape {tuple(y.shape)} are "
             f"no labels for outputs of shape {tuple(outputs.shape)}; give one integer per sample, "
-            "or vectors of the outputs' shape"
+            "or floating-point vectors of the outputs' shape"
         )
     if width == 1:
         raise BadInput(
             f"{name} has whole numbers and the model one output; for a regression give "
             "floating-point targets and loss='squared_error', for two classes two outputs"
         )
-    low, high = (int(end) for end in torch.aminmax(y))
+    low, high = (int(end) for end in torch.aminmax(y.long()))
     if low < 0 or high >= width:
         raise BadInput(f"{name} holds labels outside 0..{width - 1}, the model's {width} outputs")
     return F.one_hot(y.long(), width).to(torch.promote_types(outputs.dtype, torch.float32))
@@ -116,10 +128,13 @@ def _check_linear(value: PerSample, shape: tuple[int, ...]) -> None:
     except Exception:  # a loss for other types or a GPU; its first call shows what is wrong
         return
     if not linear:
-        name = getattr(value, "__name__", type(value).__name__)
         raise BadInput(
-            f"the loss {name} is not linear in its target, so that a mean of targets cannot stand "
-            "for the targets; use 'cross_entropy', or 'squared_error', which has the gradients of "
-            "½‖z − y‖²"
+            f"the loss {_name(value)} is not linear in its target, so that a mean of targets "
+            "cannot stand for the targets; use 'cross_entropy', or 'squared_error', which has the "
+            "gradients of ½‖z − y‖²"
         )
     known.add(shape)
+
+
+def _name(loss: PerSample) -> str:
+    return getattr(loss, "__name__", type(loss).__name__)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedmix.core.types import Array
-from fedmix.data.federated import FederatedData, Ragged
+from fedmix.data.federated import FederatedData
+from fedmix.data.ragged import Ragged
 from fedmix.exchange.one_client import CHUNK, Means, average, noised, split
 from fedmix.exchange.settings import Exchange
 
@@ -25,6 +26,9 @@ class Releases(NamedTuple):
     owner: Array
     x: Tensor
     y: Tensor
+
+    def __repr__(self) -> str:
+        return f"Releases({len(self.x)} means of {len(np.unique(self.owner))} clients)"
 
     def of(self, client: int) -> Means:
         """Return the means of one client; empty if it sent none."""

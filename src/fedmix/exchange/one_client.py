@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmix.core.rng import Noise
 from fedmix.core.types import Array
-from fedmix.data.federated import Ragged
+from fedmix.data.ragged import Ragged
 from fedmix.exchange.settings import Exchange
 
 CHUNK = 1024
@@ -112,6 +113,7 @@ def average(
     groups: Ragged,
     encode: Callable[[Array], Tensor],
     how: Exchange = Exchange(),  # noqa: B008 - frozen
+    most: int = CHUNK,
 ) -> Means:
     """Return the means of `encode(x)` and of the label vectors `y` over each group, clipped first.
 
@@ -123,13 +125,14 @@ def average(
         groups: The samples of each group, as positions in `x`.
         encode: Turns stored samples into the tensor that is averaged.
         how: The settings of the exchange, of which the bounds on norms are used.
+        most: The number of samples of a block.
     """
     order, group = groups.flat, torch.from_numpy(groups.owner)
     size = torch.from_numpy(groups.sizes).double()
     sum_x: Tensor | None = None
     sum_y = torch.zeros(len(groups), y.shape[1], dtype=torch.float64)
-    for start in range(0, len(order), CHUNK):
-        rows, into = order[start : start + CHUNK], group[start : start + CHUNK]
+    for start in range(0, len(order), most):
+        rows, into = order[start : start + most], group[start : start + most]
         part_x, part_y = clipped(encode(x[rows]).double(), y[rows].double(), how)
         if sum_x is None:
             sum_x = torch.zeros(
@@ -142,9 +145,7 @@ def average(
     return Means(mean_x.float(), (sum_y / size[:, None]).float())
 
 
-def noised(
-    means: Means, counts: Sequence[int], how: Exchange, noises: Iterator[np.random.Generator]
-) -> Means:
+def noised(means: Means, counts: Sequence[int], how: Exchange, noises: Iterator[Noise]) -> Means:
     """Add noise to the means of several clients, each from its own stream.
 
     A stream gives the noise of the inputs first, then that of the labels.
@@ -179,7 +180,7 @@ def release(
     how: Exchange,
     encode: Callable[[Array], Tensor],
     grouping: np.random.Generator,
-    noise: np.random.Generator,
+    noise: Noise,
 ) -> Means | None:
     """Return the means that a client releases, or None if it has fewer samples than the cut-off.
 

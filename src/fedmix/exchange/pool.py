@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedmix.core.errors import BadInput
 from fedmix.core.types import Array
-from fedmix.data.federated import Ragged
+from fedmix.data.ragged import Ragged
 from fedmix.exchange.all_clients import Releases
 from fedmix.exchange.one_client import Means
 
@@ -32,6 +32,9 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def __repr__(self) -> str:
+        return f"Pool({len(self)} means of shape {tuple(self.x.shape[1:])})"
 
     @property
     def bytes(self) -> int:

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from fedmix.core.errors import BadInput
+from fedmix.core.reprs import call_of
 from fedmix.core.types import Array
 from fedmix.core.validation import flag, is_number, number, one_of, shown, whole
 
@@ -126,6 +127,9 @@ class Exchange:
         for holds, rule in rules:
             if not holds:
                 raise BadInput(f"exchange.{rule}")
+
+    def __repr__(self) -> str:
+        return call_of(self)
 
     @property
     def noises(self) -> tuple[float, float]:

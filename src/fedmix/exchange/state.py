@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedmix.core.errors import BadInput
+from fedmix.core.reprs import counted
 from fedmix.core.rng import stream, streams
 from fedmix.core.types import Array
 from fedmix.data.federated import FederatedData
@@ -79,6 +80,10 @@ class MeanExchange:
 
     def __post_init__(self) -> None:
         self.holds, self.epoch, self.sent = (np.zeros(self.clients, np.int64) for _ in range(3))
+
+    def __repr__(self) -> str:
+        held = "nothing sent yet" if self.pool is None else self.pool
+        return f"MeanExchange({self.how}, {counted(self.clients, 'client')}: {held})"
 
     def changed(self, clients: Iterable[int]) -> None:
         """Note that the data of these clients changed."""

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedmix import (
+    DPFedAvg,
     Exchange,
     Federation,
     FedMix,
@@ -66,6 +67,7 @@ def build(name: str, *, exactly: bool, vectorised: bool) -> Federation:
         exchange=Exchange(m=1) if objective.needs.means else None,
         engine=Vectorised() if vectorised else Sequential(),
         server=FedAdam() if name == "naivemix" else None, changes=moved, callbacks=[slower], seed=3,
+        updates=DPFedAvg(0.05, 0.5) if name == "fedmix" else None,
         metrics={"largest": lambda outputs, _: float(outputs.max())},
     )  # fmt: skip
 

@@ -17,23 +17,24 @@ import pytest
 import torch
 
 from fedmix.runs.run import Run
-from tests.ranks.start import ended, environment, start
+from tests.ranks.start import LONG, ended, environment, start
 from tests.ranks.victim import spec
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into Linux's /proc")
 
 SMALL = ["--set", "training.epochs=1", "--set", "data.local_share=0.2", "--quiet"]
+SMALL += ["--set", "engine.compile=false"]  # which so many rounds would be
 SHORT, ENDLESS = 60, 100000  # rounds
 
 
 def fedmix(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fedmix", *map(str, args)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=environment(**env)
+        command, capture_output=True, text=True, timeout=LONG, env=environment(**env)
     )
 
 
-def wait_for(what: Callable[[], object], seconds: float = 120.0) -> None:
+def wait_for(what: Callable[[], object], seconds: int = LONG) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end
@@ -82,30 +83,44 @@ class Running:
 
     def wait(self) -> tuple[int, list[str]]:
         """Its exit code, and the lines of its errors; no process is left."""
-        _, err = self.launcher.communicate(timeout=120)
-        wait_for(lambda: not any(map(is_alive, self.pids)), 10)
+        _, err = self.launcher.communicate(timeout=LONG)
+        wait_for(lambda: not any(map(is_alive, self.pids)))
         return self.launcher.returncode, err.splitlines()
 
 
-def test_a_kill_in_mid_round_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "engine", ["sequential", pytest.param("vectorised", marks=pytest.mark.faults)]
+)
+def test_a_kill_in_mid_round_loses_nothing(engine: str, tmp_path: Path) -> None:
     """Started as srun does it. The other process says so and ends; started again, both go on from
-    the checkpoint, and the states of clients and server end with the same bits as those of one
-    process that never stopped.
+    the checkpoint, and the states of clients and server end with the same bits as those of ranks
+    that never stopped; with clients one by one, as those of one process.
     """
-    broken = ended(start(2, ["-m", "tests.ranks.victim", tmp_path / "run", 1, 4]))
+
+    def train(folder: str, last: int) -> list[tuple[int, str, str]]:
+        """Two ranks, of which the second dies in round `last`."""
+        victim = ["-m", "tests.ranks.victim", tmp_path / folder, engine, 1, last]
+        return ended(start(2, victim))
+
+    broken = train("run", 4)
     assert broken[1][0] == -signal.SIGKILL
     assert broken[0][0] == 75
     [said] = broken[0][2].splitlines()
     assert said.startswith("fedmix: another process of this run has ended, or does not answer (")
     assert said.endswith("); the same command goes on where it was")
     assert len(rounds(tmp_path)) == 3
-    for code, _, err in ended(start(2, ["-m", "tests.ranks.victim", tmp_path / "run", 1, 0])):
+    for code, _, err in train("run", 0):
         assert (code, err) == (0, "")
-    alone = spec().federation()
-    list(alone.run(5))
+    if engine == "sequential":
+        alone = spec(engine).federation()
+        list(alone.run(5))
+        whole = alone.state()
+    else:
+        train("whole", 0)
+        whole = Run.open(tmp_path / "whole").restored().state()
     found = Run.open(tmp_path / "run").restored().state()
-    assert found.keys() == alone.state().keys()
-    for name, tensor in alone.state().items():
+    assert found.keys() == whole.keys()
+    for name, tensor in whole.items():
         assert torch.equal(tensor, found[name]), name
 
 

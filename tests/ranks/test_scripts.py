@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.ranks.start import environment
+from tests.ranks.start import LONG, environment
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str, Path]:
     folder = tmp_path_factory.mktemp("script") / "run"
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "localhost"]
+    # its agent answers itself within a minute by default, which a busy machine may not
+    torchrun += ["--rdzv-conf", f"read_timeout={LONG},join_timeout={LONG}"]
+    torchrun += ["--nproc-per-node", "2"]
     done = subprocess.run(
         [sys.executable, *torchrun, "-m", "tests.ranks.script", folder],
-        capture_output=True, text=True, timeout=300, env=environment(),
+        capture_output=True, text=True, timeout=LONG, env=environment(),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     texts = [Path(f"{folder}-{rank}.txt").read_text() for rank in (0, 1)]

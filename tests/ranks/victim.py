@@ -1,6 +1,6 @@
 """One of several processes that train a run; told so, it is killed in the middle of a round.
 
-python -m tests.ranks.victim FOLDER RANK ROUND    # rank RANK dies in ROUND; 0 is never
+python -m tests.ranks.victim FOLDER ENGINE RANK ROUND    # rank RANK dies in ROUND; 0 is never
 """
 
 import os
@@ -16,6 +16,7 @@ from fedmix.experiment.presets import experiment
 from fedmix.experiment.spec import Experiment
 from fedmix.runs.run import Run
 from fedmix.training.engines.sequential import SequentialRunner
+from fedmix.training.engines.vectorised import VectorisedRunner
 
 QUICK: dict[str, object] = {
     "rounds": 5,
@@ -23,26 +24,27 @@ QUICK: dict[str, object] = {
     "data.clients": 8,
     "data.local_share": 0.2,
 }
-QUICK |= {"training.clients_per_round": 4, "engine.name": "sequential"}
+QUICK |= {"training.clients_per_round": 4}
+RUNNERS: dict[str, Any] = {"sequential": SequentialRunner, "vectorised": VectorisedRunner}
 
 
-def spec(algorithm: str = "scaffold") -> Experiment:
-    """A run with client state, one client after another."""
-    return experiment("digits", algorithm, seed=1).with_settings(QUICK)
+def spec(engine: str) -> Experiment:
+    """A run with client state."""
+    return experiment("digits", "scaffold", seed=1).with_settings(QUICK | {"engine.name": engine})
 
 
-def main(folder: str, rank: str, last: str) -> None:
-    real = SequentialRunner.run_round
+def main(folder: str, engine: str, rank: str, last: str) -> None:
+    real = RUNNERS[engine].run_round
 
-    def run_round(self: SequentialRunner, data: Any, work: Any) -> Iterator[Any]:
+    def run_round(self: Any, data: Any, work: Any) -> Iterator[Any]:
         for updates in real(self, data, work):
             if (here().rank, work.round) == (int(rank), int(last)):
                 os.kill(os.getpid(), signal.SIGKILL)
             yield updates
 
-    SequentialRunner.run_round = run_round  # type: ignore[method-assign]
+    RUNNERS[engine].run_round = run_round
     try:
-        Run(spec(), Path(folder)).execute(checkpoint_seconds=0.0)
+        Run(spec(engine), Path(folder)).execute(checkpoint_seconds=0.0)
     except FedmixError as error:
         print(f"fedmix: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -1,6 +1,7 @@
 """Server steps against the papers' formulas in a plain loop, and what a run makes of them."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from fedmix import (
     BadInput,
+    Diverged,
     Exchange,
     Federation,
     FedMix,
@@ -280,3 +282,41 @@ def test_a_step_that_breaks_the_rules_is_refused_before_the_first_round(
     with pytest.raises(BadInput, match=said) as caught:
         federation(step)
     assert "\n" not in str(caught.value)
+
+
+def test_a_step_that_overflows_is_named_and_no_client_is() -> None:
+    """lr·m/(√v + τ) of about 1e39·0.1 is beyond float32; the round is not done."""
+    run = federation(FedAdam(lr=1e39))
+    with pytest.raises(Diverged, match=r"round 1, the server step: FedAdam: .* NaN or infinite"):
+        trained(run)
+    assert run.round == 0
+    assert all(torch.equal(p, run.model.init()[n]) for n, p in run.params.items())
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Vectorised()])
+def test_weights_that_are_too_large_for_clients_are_the_steps_fault(engine: Engine) -> None:
+    """Weights of about 1e30 are finite, and the product of two layers' is not: a client fails."""
+    net = initialised(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), 0)
+    run = Federation(
+        net, arrays(30, clients=4), Supervised(), Training(3, lr=0.1), engine=engine,
+        server=FedAdam(lr=1e30),
+    )  # fmt: skip
+    with pytest.raises(
+        Diverged, match=r"round 2, client \d, step 0: .* that the server step FedAdam made"
+    ):
+        trained(run)
+
+
+def test_where_clients_average_alone_a_client_is_named() -> None:
+    with pytest.raises(Diverged) as caught:
+        list(federation(FedAvg(), NaNs()).run(3))
+    assert "server" not in str(caught.value)
+
+
+@dataclass(frozen=True)
+class NaNs(Supervised):
+    """A loss that overflows once weights have moved."""
+
+    def __call__(self, model: Any, params: Params, anchor: Params, batch: Any) -> torch.Tensor:
+        away = sum((params[n] - anchor[n]).square().sum() for n in params)
+        return super().__call__(model, params, anchor, batch) + 1e30 * away * 1e30

@@ -127,7 +127,7 @@ class Spy(Objective):
 
     def __call__(self, model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:  # noqa: ARG002
         self.seen.append(batch)
-        return torch.zeros(())
+        return next(iter(params.values())).sum() * 0
 
 
 @pytest.mark.parametrize(
@@ -368,6 +368,32 @@ def test_an_objective_that_is_no_number_at_once_is_refused_as_that(value: float)
         start(
             Own(lambda losses, batch, _params: batch_mean(losses, batch.mask) * value), Vectorised()
         )
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (lambda losses, _batch, _params: losses, r"value of shape \(1,\); let it return a tensor"),
+        (lambda *_: None, "value of type NoneType; let it"),
+        (lambda losses, _batch, _params: losses.sum().item(), "value of type float; let it"),
+    ],
+)
+@pytest.mark.parametrize("engine", ENGINES, ids=NAMES)
+def test_an_objective_returns_one_number(
+    value: Callable[[Tensor, Batch, Params], Tensor], said: str, engine: Engine
+) -> None:
+    with pytest.raises(BadInput, match=f"the objective Own returns a {said}"):
+        start(Own(value), engine)
+
+
+def test_an_objective_that_would_train_nothing_is_refused() -> None:
+    """As one does that takes the module itself, or a loss without its derivative."""
+
+    def of_another(model: Model, _params: Params, _anchor: Params, batch: Batch) -> Tensor:
+        return batch_mean(model.loss(NET(batch.x), batch.y).detach(), batch.mask)
+
+    with pytest.raises(BadInput, match="of_another does not depend on the weights, so that noth"):
+        Federation(NET, federated("digits_cnn"), of_another, Training(5))
 
 
 @dataclass(frozen=True)

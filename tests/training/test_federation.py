@@ -32,7 +32,7 @@ from fedmix import (
 from fedmix.data import FederatedData, HeldOut, Ragged, from_arrays
 from fedmix.data.transforms import Images
 from fedmix.models import initialised
-from fedmix.training.aggregation import Updates, average
+from fedmix.training.aggregation import Average, Updates
 from fedmix.training.draws import ClientPlan
 from fedmix.training.engines import Engine
 from fedmix.training.engines.vectorised import VectorisedRunner
@@ -125,9 +125,12 @@ def test_server_average_of_chunks() -> None:
         Updates([7, 3], {"w": torch.tensor([[1.0], [10.0]])}, torch.tensor([1.0, 2.0])),
         Updates([5], {"w": torch.tensor([[100.0]])}, torch.tensor([4.0])),
     ]
-    weights, loss = average(chunks, {7: 2, 3: 3, 5: 5})
-    assert float(weights["w"]) == pytest.approx(53.2, rel=1e-6)
-    assert loss == pytest.approx(2.8, rel=1e-6)
+    average = Average({"w": torch.zeros(1)}, {7: 2, 3: 3, 5: 5})
+    for chunk in chunks:
+        average.add(chunk)
+    mean = average.mean(["w"], 3, np.random.default_rng(0))
+    assert float(mean["w"]) == pytest.approx(53.2, rel=1e-6)
+    assert average.loss == pytest.approx(2.8, rel=1e-6)
 
 
 def test_server_average_keeps_double_precision() -> None:
@@ -136,8 +139,11 @@ def test_server_average_keeps_double_precision() -> None:
         {"w": torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64)[:, None]},
         torch.zeros(3),
     )
-    weights, _ = average([chunk], {0: 1, 1: 1, 2: 1})
-    assert float(weights["w"]) == pytest.approx(1.0, abs=1e-12)
+    average = Average({"w": torch.zeros(1, dtype=torch.float64)}, {0: 1, 1: 1, 2: 1})
+    average.add(chunk)
+    assert float(average.mean(["w"], 3, np.random.default_rng(0))["w"]) == pytest.approx(
+        1.0, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=NAMES)

@@ -1,12 +1,16 @@
-"""The average of the clients' weights, weighted by their numbers of samples."""
+"""The average of the clients' weights, weighted by their numbers of samples, or DP-FedAvg's."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedmix.core.rng import Noise
 from fedmix.core.types import Params
+from fedmix.training.dpfedavg import DPFedAvg
+
+MOST = 2**24  # values that are clipped at a time, in float64
 
 
 class Updates(NamedTuple):
@@ -42,19 +46,46 @@ class Sum:
                 self.tensors[name].add_(row, alpha=factor)
 
 
-def average(updates: Iterable[Updates], samples: Mapping[int, int]) -> tuple[Params, float]:
-    """Return Σ p_k w_k and Σ p_k loss_k with p_k = n_k / Σ n, one chunk of updates at a time.
+class Average:
+    """The average of a round's clients, added up one chunk of updates at a time.
+
+    It is Σ p_k w_k with p_k = n_k / Σ n, or what `rule` makes of the sum of clipped updates.
 
     Args:
-        updates: The updates of the round's clients, each client once.
-        samples: n_k, the number of samples of each of these clients.
+        weights: The weights at the start of the round.
+        samples: n_k, the number of samples of each of the round's clients.
+        rule: DP-FedAvg, if it is to be its average.
     """
-    sums, losses, kinds = Sum(), dict[int, float](), Params()
-    for chunk in updates:
-        sums.add(chunk.params, [samples[k] for k in chunk.clients])
-        losses |= zip(chunk.clients, chunk.losses.tolist(), strict=True)
-        kinds = chunk.params
-    return mean(sums.tensors, samples, kinds), mean_loss(losses, samples)
+
+    def __init__(
+        self, weights: Params, samples: Mapping[int, int], rule: DPFedAvg | None = None
+    ) -> None:
+        self.weights, self.samples, self.rule = weights, samples, rule
+        self.sum, self.losses = Sum(weights), dict[int, float]()
+
+    def add(self, chunk: Updates) -> None:
+        """Add the updates of some clients, each client once."""
+        if self.rule is None:
+            self.sum.add(chunk.params, [self.samples[k] for k in chunk.clients])
+        else:
+            each = sum(w.numel() for w in self.weights.values())
+            many = max(1, MOST // each)
+            for i in range(0, len(chunk.clients), many):
+                some = {name: t[i : i + many] for name, t in chunk.params.items()}
+                clipped = self.rule.clipped(some, self.weights)
+                self.sum.add(clipped, [1] * len(chunk.clients[i : i + many]))
+        self.losses |= zip(chunk.clients, chunk.losses.tolist(), strict=True)
+
+    def mean(self, trained: Collection[str], clients: int, noise: Noise) -> Params:
+        """Return the average weights; arguments are those of `DPFedAvg.mean`."""
+        if self.rule is None:
+            return mean(self.sum.tensors, self.samples, self.weights)
+        return self.rule.mean(self.sum.tensors, self.weights, trained, clients, noise)
+
+    @property
+    def loss(self) -> float:
+        """Σ p_k loss_k."""
+        return mean_loss(self.losses, self.samples)
 
 
 def mean(sums: Params, samples: Mapping[int, int], like: Params) -> Params:

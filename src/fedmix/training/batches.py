@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedmix.core.types import Batch, each_field
 from fedmix.data.federated import FederatedData
+from fedmix.data.numbers import to_tensor
 from fedmix.data.transforms import crop_and_flip
 from fedmix.training.draws import ClientPlan
 
@@ -48,9 +48,7 @@ class Resident:
     @staticmethod
     def on(device: torch.device, data: FederatedData) -> "Resident":
         """Copy the training data to a device."""
-        x, y = (
-            torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (data.x, data.y)
-        )
+        x, y = (to_tensor(array).to(device) for array in (data.x, data.y))
         return Resident(data, x, y)
 
     @property

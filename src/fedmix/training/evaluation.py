@@ -12,6 +12,7 @@ from fedmix.core.errors import BadInput, described
 from fedmix.core.ranks import ALONE, Ranks
 from fedmix.core.types import Array, Params
 from fedmix.data.federated import FederatedData
+from fedmix.data.numbers import to_tensor
 from fedmix.kernels.precision import arithmetic
 from fedmix.models.functional import Model
 
@@ -54,10 +55,7 @@ class ResidentTests:
     @staticmethod
     def on(device: torch.device, data: FederatedData) -> "ResidentTests":
         """Copy the test samples to a device."""
-        x, y = (
-            torch.from_numpy(np.ascontiguousarray(array)).to(device)
-            for array in (data.held_out.x, data.held_out.y)
-        )
+        x, y = (to_tensor(array).to(device) for array in (data.held_out.x, data.held_out.y))
         return ResidentTests(data, x, y)
 
 
@@ -112,7 +110,7 @@ def evaluate(
         parts = zip(*_outputs(model, params, tests), strict=True)
         outputs, targets = (torch.cat(part) for part in parts)
         for name, metric in metrics.items():
-            value = metric(outputs, targets)
+            value = metric(outputs.clone(), targets.clone())  # it may change what it is given
             several = (
                 {f"{name}.{k}": v for k, v in value.items()}
                 if isinstance(value, Mapping)

@@ -1,6 +1,7 @@
-"""Detection of collapse: a model that had learned and now only guesses, though its loss is finite.
+"""What went wrong: a server step that overflows, or a collapse.
 
-That happens when all ReLUs die, for example. Guessing means always naming the most common class.
+A model has collapsed if it had learned and now only guesses, though its loss is finite. That
+happens when all ReLUs die, for example. Guessing means always naming the most common class.
 Accuracy is rescaled to 0 for guessing and 1 for no mistakes, so that two classes and a hundred are
 judged alike. The runs in docs/results separate the two cases clearly: in those that collapsed, ten
 tests in a row fall below 0.03; in those that learn, the best of any ten is above 0.38, once 0.2 is
@@ -11,17 +12,49 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 
-from fedmix.core.errors import Collapsed
-from fedmix.core.types import Array
+from fedmix.core.errors import SERVER, Collapsed, Diverged
+from fedmix.core.types import Array, Params
 from fedmix.objectives.base import Objective
+from fedmix.server_steps import FedAvg, ServerStep
 from fedmix.training.advice import advice
+from fedmix.training.dpfedavg import DPFedAvg
 
 TESTS = 10  # in a row, since accuracy varies much where clients hold few classes
 # Where clients hold one class, a model that learns may name two of ten by luck now and then.
 LEARNED = 0.2
 LUCK = 4  # standard deviations of an accuracy that LEARNED has to exceed
 GUESSING = 0.05  # a collapsed network may still tell some samples apart
+
+
+def check_step(weights: Params, round_: int, step: ServerStep, updates: DPFedAvg | None) -> None:
+    """Raise Diverged if the weights that a server step made are NaN or infinite."""
+    if not all(torch.isfinite(p).all() for p in weights.values()):
+        noise = " or updates.noise_multiplier" if updates else ""
+        what = f"its weights are NaN or infinite; lower its rate (server.lr){noise}"
+        raise Diverged(round_, SERVER, 0, f"{type(step).__name__}: {what}")
+
+
+def blamed(error: Diverged, step: ServerStep, updates: DPFedAvg | None) -> Diverged:
+    """Return a client's error, with what the server did to the weights that the client began from.
+
+    Args:
+        error: The error.
+        step: The server step.
+        updates: DP-FedAvg, if there is noise on updates.
+    """
+    if error.client == SERVER or error.round == 1:
+        return error
+    reason = error.reason
+    if error.step == 0 and type(step) is not FedAvg:
+        reason += (
+            f"; it had only begun, from the weights that the server step {type(step).__name__} "
+            "made in the round before: lower its rate (server.lr) first"
+        )
+    if updates and updates.noise_multiplier:
+        reason += "; the noise on updates may be too much: lower updates.clip"
+    return Diverged(error.round, error.client, error.step, reason)
 
 
 def guessing_level(labels: Array) -> float | None:

@@ -12,19 +12,24 @@ from fedmix.core.errors import BadInput
 from fedmix.core.losses import Loss
 from fedmix.core.ranks import here
 from fedmix.core.rng import stream
+from fedmix.core.threads import warn_of_spinning
 from fedmix.core.types import Array, Params
 from fedmix.core.validation import shown, whole
 from fedmix.data.federated import FederatedData, digest
 from fedmix.exchange import Exchange, MeanExchange, Pool, Traffic
-from fedmix.objectives.base import Objective
+from fedmix.objectives.base import Objective, as_objective
 from fedmix.server_steps import FedAvg, ServerStep
-from fedmix.training.aggregation import Sum, mean, mean_loss
+from fedmix.training.aggregation import Average, Sum
 from fedmix.training.batches import Received, Resident
 from fedmix.training.checks import check_all
+from fedmix.training.dpfedavg import DPFedAvg
 from fedmix.training.draws import choose_clients, draw_plans
 from fedmix.training.engines import Engine, Vectorised, Work
-from fedmix.training.evaluation import Metric
+from fedmix.training.engines.threads import sharing, threads_for
+from fedmix.training.evaluation import Metric, ResidentTests
+from fedmix.training.head import Fitted, Head, fit
 from fedmix.training.known import Known
+from fedmix.training.one_copy import one_copy
 from fedmix.training.rounds import Round, Rounds
 from fedmix.training.settings import Training
 
@@ -50,10 +55,12 @@ class Federation(Rounds):
     Args:
         module: The model; it is copied and never changed.
         data: Samples by client, and test samples.
-        objective: What clients minimise.
+        objective: What clients minimise: an Objective, or a function of its arguments.
         training: Clients per round, local steps and learning rate.
         exchange: How means are made, for objectives that use them.
-        engine: How and where clients run: `Vectorised(...)` or `Sequential(...)`.
+        engine: How and where clients run: `Vectorised(...)` or `Sequential(...)`. Whether local
+            steps are compiled on a CPU is chosen by `run`, from the number of rounds, unless the
+            engine says it. Python starts no processes: use torchrun, or `fedmix run`.
         server: What the server does with the clients' average, such as `FedAdam()`.
         seed: The seed of all draws.
         loss: A loss to use instead of the one that goes with the data.
@@ -65,6 +72,9 @@ class Federation(Rounds):
             all test samples that return a number, or numbers by name.
         callbacks: Called with each finished round and this federation. A callback may read
             `params`, set `lr_scale`, or call `stop()`.
+        updates: Clips the clients' updates and adds noise to their sum; see `DPFedAvg`.
+        head: How the last layer is set from statistics after the last round; `headed` are the
+            weights with it, and `params` stay as they were trained.
 
     Raises:
         BadInput: These arguments do not work together.
@@ -83,7 +93,7 @@ class Federation(Rounds):
         self,
         module: nn.Module,
         data: FederatedData,
-        objective: Objective,
+        objective: Objective | Callable[..., Tensor],
         training: Training,
         *,
         exchange: Exchange | None = None,
@@ -95,28 +105,60 @@ class Federation(Rounds):
         choose: Choose | None = None,
         metrics: Mapping[str, Metric] | None = None,
         callbacks: Sequence[Callback] = (),
+        updates: DPFedAvg | None = None,
+        head: Head | None = None,
     ) -> None:
         here()  # meets the other ranks, if any; warnings are the first one's from now on
         whole("seed", seed, 0)
+        objective = as_objective(objective)
         engine = Vectorised() if engine is None else engine
         server = FedAvg() if server is None else server
         model, device = check_all(
             module, data, objective, training, exchange=exchange, engine=engine, server=server,
             loss=loss, changes=changes, choose=choose, metrics=metrics, callbacks=callbacks,
+            updates=updates, head=head,
         )  # fmt: skip
         clients, means = len(data.clients), None
         if objective.needs.means:
             means = MeanExchange(exchange or Exchange(), seed, clients)
         super().__init__(
             model, objective, training, data, means, server, seed, device, clients,
-            metrics=metrics, callbacks=callbacks,
+            metrics=metrics, callbacks=callbacks, head=head, updates=updates,
         )  # fmt: skip
         self.engine, self.changes, self.choose = engine, changes, choose
         self.first_data = data
         self.resident = Resident.on(device, data)
         self.runner = engine.start(self.model, objective, training)
+        self.compiled, self._settled = engine.compiles(self.model), False
+        if device.type == "cpu":
+            warn_of_spinning(torch.get_num_threads())
+        self.threads = self._threads() if device.type == "cpu" else None
         self._latest: tuple[Pool, Received] | None = None
         self._compared: FederatedData | None = None
+        self._shared = False  # whether ranks of one machine hold the data once
+
+    def settle(self, rounds: int, compiled: bool | None = None) -> None:
+        """See `Rounds`. What is compiled once stays so, also if fewer rounds are asked for."""
+        if self._settled:
+            return
+        self._settled = compiled is not None
+        if compiled is None:
+            steps = self.training.steps_of_all(self.data.clients.sizes, rounds)
+            compiled = self.compiled or self.engine.compiles(self.model, steps)
+        if compiled != self.compiled:
+            self.compiled = compiled
+            engine = self.engine.settled(compiled)
+            self.runner = engine.start(self.model, self.objective, self.training)
+
+    def _threads(self) -> int | None:
+        sample = self.data.inputs(self.data.x[:1])
+        batch = min(self.training.batch_size, int(self.data.clients.sizes.max()))
+        return threads_for(self.model, sample, batch)
+
+    def how(self) -> dict[str, str]:
+        threads = {} if self.threads is None else {"threads": str(self.threads)}
+        compiled = "yes" if self.compiled else "no"
+        return {"compiled": compiled, "processes": str(self.ranks.count), **threads}
 
     def _train_round(self) -> tuple[Params, float, Traffic]:
         self._compare_ranks()
@@ -128,18 +170,19 @@ class Federation(Rounds):
         sizes = self.data.clients.sizes[chosen].tolist()
         samples = dict(zip(chosen.tolist(), sizes, strict=True))
         share = self.ranks.share([self.training.steps(n) for n in sizes])
-        weights, sent = Sum(self.params), Sum(self.memory.shared if self.memory else None)
-        with self.ranks.agreeing() as meeting:
-            losses, kept = self._train_clients(chosen[share], samples, pool, weights, sent)
-            meeting.mine = losses, kept if self.ranks.count == 1 else _on_cpu(kept)
-        losses = {k: loss for part, _ in meeting.all for k, loss in part.items()}
-        self.ranks.add([*weights.tensors.values(), *sent.tensors.values()])
+        average = Average(self.params, samples, self.updates)
+        sent = Sum(self.memory.shared if self.memory else None)
+        with self.ranks.agreeing() as meeting, sharing(self.threads):
+            kept = self._train_clients(chosen[share], samples, pool, average, sent)
+            meeting.mine = average.losses, kept if self.ranks.count == 1 else _on_cpu(kept)
+        average.losses = {k: loss for part, _ in meeting.all for k, loss in part.items()}
+        self.ranks.add([*average.sum.tensors.values(), *sent.tensors.values()])
         if self.memory:
             self.memory.take([kept for _, kept in meeting.all], sent.tensors)
         each = (self._model_bytes(0) + self._state_bytes()) * len(chosen)
         return (
-            mean(weights.tensors, samples, self.params),
-            mean_loss(losses, samples),
+            self._mean(average),
+            average.loss,
             traffic + Traffic(models_up=each, models_down=each),
         )
 
@@ -148,17 +191,17 @@ class Federation(Rounds):
         clients: Array,
         samples: Mapping[int, int],
         pool: Received | None,
-        weights: Sum,
+        average: Average,
         sent: Sum,
-    ) -> tuple[dict[int, float], dict[int, Params]]:
-        """Train some of the round's clients; return their losses and what they keep.
+    ) -> dict[int, Params]:
+        """Train some of the round's clients; return what they keep.
 
-        Their weights, and what they send besides, are added to the sums.
+        Their updates are added to the average, and what they send besides to the sum.
         """
         everyone, sizes = clients.tolist(), [samples[k] for k in clients.tolist()]
-        losses, kept = dict[int, float](), dict[int, Params]()
+        kept = dict[int, Params]()
         if not everyone:
-            return losses, kept
+            return kept
         plans = draw_plans(
             self.seed, self.round, everyone, sizes, self.training, self.needs,
             entries=[self.exchange.entries_for(k) for k in everyone] if self.exchange else None,
@@ -171,8 +214,7 @@ class Federation(Rounds):
         updates = self.runner.run_round(self.resident, work)
         try:
             for chunk in updates:
-                weights.add(chunk.params, [samples[k] for k in chunk.clients])
-                losses |= zip(chunk.clients, chunk.losses.tolist(), strict=True)
+                average.add(chunk)
                 if self.memory:
                     keeps, sends = self.memory.after(chunk, self.params, moved)
                     kept |= keeps
@@ -180,7 +222,7 @@ class Federation(Rounds):
         finally:
             if isinstance(updates, Generator):  # after an error, it must not run later
                 updates.close()
-        return losses, kept
+        return kept
 
     def _compare_ranks(self) -> None:
         """Meet the other ranks before a round; they must be about to train the same.
@@ -196,10 +238,17 @@ class Federation(Rounds):
             rows, self._compared = self.data.clients, self.data
             mine["data"] = digest(self.data.y, rows.flat, rows.offsets, self.data.some(SOME))
         self.ranks.compare(mine)
+        if not self._shared and self.device.type == "cpu":
+            self.first_data = one_copy(self.first_data, self.ranks)
+            self.data = self._compared = replace(self.first_data, clients=self.data.clients)
+            self.resident = Resident.on(self.device, self.data)
+            self.tests = ResidentTests.on(self.device, self.data)
+            self._shared = True
 
     def _chosen(self) -> Array:
         """Return the clients of this round."""
-        clients, count = len(self.data.clients), self.training.clients_per_round
+        clients = len(self.data.clients)
+        count = self.training.per_round(clients)
         if self.choose is None:
             return choose_clients(self.seed, self.round, clients, count)
         rng = stream(self.seed, "clients", self.round)
@@ -243,7 +292,7 @@ class Federation(Rounds):
             self.resident = replace(self.resident, data=self.data)
         return changed
 
-    def history(self) -> Iterator[FederatedData]:
+    def data_over_time(self) -> Iterator[FederatedData]:
         """Yield the data at the start, and after each change until now."""
         data = self.first_data
         yield data
@@ -266,6 +315,10 @@ class Federation(Rounds):
                 models_down=(self._model_bytes(0) - self._model_bytes(layer)) * others
             )
         return self._received(self.exchange.pool), traffic
+
+    def _fit_head(self) -> Fitted:
+        assert self.head is not None
+        return fit(self.head, self.model, self.params, self.resident, self.seed, self.round)
 
     def _received(self, pool: Pool | None) -> Received:
         """Return the pool as model inputs (or hidden states), computed once per version."""

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmix.core.errors import BadInput
+from fedmix.core.errors import BadInput, Diverged
 from fedmix.core.ranks import here
+from fedmix.core.rng import Noise, stream
 from fedmix.core.types import Array, Params
 from fedmix.core.validation import positive, whole
 from fedmix.data.federated import FederatedData
@@ -18,6 +19,10 @@ from fedmix.kernels.precision import arithmetic
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
 from fedmix.server_steps import ServerStep
+from fedmix.training.aggregation import Average
+from fedmix.training.coming import Coming
+from fedmix.training.described import as_table, in_a_line, of_round
+from fedmix.training.dpfedavg import DPFedAvg
 from fedmix.training.evaluation import (
     ClientScores,
     Metric,
@@ -25,9 +30,13 @@ from fedmix.training.evaluation import (
     evaluate,
     evaluate_clients,
 )
-from fedmix.training.failures import CollapseWatch
+from fedmix.training.failures import CollapseWatch, blamed, check_step
+from fedmix.training.head import Fitted, Head
+from fedmix.training.history import History
 from fedmix.training.known import Memory
 from fedmix.training.settings import Training
+
+HEAD_SCORE = "head_accuracy"  # of the model whose last layer was set from statistics
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,8 @@ class Round:
         round: Its number, from 1.
         local_loss: The clients' mean local loss.
         traffic: The bytes of this round.
-        metrics: Test metrics if the round was evaluated.
+        metrics: Test metrics if the round was evaluated; with a head from statistics, also
+            head_accuracy and head_loss.
         notes: Further counts, such as the number of replies that a real federation rejected.
     """
 
@@ -47,6 +57,9 @@ class Round:
     traffic: Traffic
     metrics: dict[str, float] | None
     notes: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return of_round(self)
 
 
 class Rounds:
@@ -57,6 +70,7 @@ class Rounds:
     """
 
     samples_are_here = True  # whether the clients' samples are in `data`
+    compiled = False  # whether local steps are
 
     def __init__(
         self,
@@ -71,10 +85,13 @@ class Rounds:
         clients: int,
         metrics: Mapping[str, Metric] | None = None,
         callbacks: Sequence[Callable[[Round, Any], None]] = (),
+        head: Head | None = None,
+        updates: DPFedAvg | None = None,
     ) -> None:
         self.model, self.objective, self.training = model.to(device), objective, training
         self.data, self.exchange, self.server = data, exchange, server
         self.seed, self.device, self.needs = seed, device, objective.needs
+        self.updates, self.clients = updates, clients
         self.metrics, self.callbacks = dict(metrics or {}), tuple(callbacks)
         self.tests = ResidentTests.on(device, data)
         self.params = {name: p.to(device) for name, p in self.model.init().items()}
@@ -83,17 +100,27 @@ class Rounds:
         self.memory = None if how is None else Memory(how, self.params, clients)
         self.ranks = here()
         self.round, self.traffic, self.notes = 0, Traffic(), dict[str, int]()
+        self._lines: list[dict[str, Any]] = []
         self.lr_scale, self.stopped = 1.0, False
+        self.steered = False  # whether `lr_scale` has ever been another
+        self.head, self.last_layer, self.head_releases = head, dict[str, Tensor](), 0
         self.watch = CollapseWatch(objective, None if data.classes is None else data.held_out.y)
+
+    def __repr__(self) -> str:
+        return in_a_line(self)
+
+    def _repr_html_(self) -> str:
+        return as_table(self)
 
     def _train_round(self) -> tuple[Params, float, Traffic]:
         """Train one round; return the clients' average, their mean local loss, and the bytes."""
         raise NotImplementedError
 
-    def run(self, rounds: int, *, evaluate_every: int = 1) -> Iterator[Round]:
-        """Train until round `rounds` is done, and yield each round.
+    def run(self, rounds: int, *, evaluate_every: int = 1) -> Coming:
+        """Return the rounds up to number `rounds`; each is trained when it is asked for.
 
-        Call it again with a larger number to continue.
+        Iterate over them, or call `finish()` on what is returned. Call `run` again with a larger
+        number to continue.
 
         Args:
             rounds: The number of the last round.
@@ -106,23 +133,63 @@ class Rounds:
         """
         whole("rounds", rounds, 0)
         whole("evaluate_every", evaluate_every)
+        return Coming(self._run(rounds, evaluate_every), self, rounds)
+
+    def _run(self, rounds: int, evaluate_every: int) -> Iterator[Round]:
         self.watch.check()
+        self.settle(rounds)
         while self.round < rounds and not self.stopped:
             positive("federation.lr_scale", self.lr_scale)
+            self.steered = self.steered or self.lr_scale != 1.0
             before = vars(self) | {"exchange": copy(self.exchange), "memory": copy(self.memory)}
             try:
                 mean, local_loss, traffic = self._train_round()
                 self.server_state, self.params = self.server(self.server_state, self.params, mean)
+                check_step(self.params, self.round + 1, self.server, self.updates)
+            except Diverged as error:
+                self._undo(before)
+                raise blamed(error, self.server, self.updates) from error.__cause__
             except BaseException:  # a round is whole or not at all, so that it can be retried
                 self._undo(before)
                 raise
             self.round += 1
             self.traffic = self.traffic + traffic
             due = self.round % evaluate_every == 0 or self.round == rounds
-            metrics = self._test() if due else None
-            self.watch.note(self.round, metrics)
-            yield self._called_back(Round(self.round, local_loss, traffic, metrics, self.notes))
+            done = Round(self.round, local_loss, traffic, None, self.notes)
+            if due:
+                done = self._tested(done, last=self.round == rounds)
+            self.watch.note(self.round, done.metrics)
+            done = self._called_back(done)
+            self._lines.append(self._line(done))
+            yield done
             self.watch.check()
+
+    def _line(self, done: Round) -> dict[str, Any]:
+        sent = {"bytes_up": self.traffic.up, "bytes_down": self.traffic.down}
+        metrics = done.metrics or {}
+        return {"round": done.round, **metrics, "local_loss": done.local_loss, **sent, **done.notes}
+
+    @property
+    def history(self) -> History:
+        """Metrics of the rounds that this object has done, as columns; bytes are totals so far."""
+        return History.of(self._lines)
+
+    def _mean(self, average: Average) -> Params:
+        """Return the mean weights of a round, from the sum of all its clients' updates."""
+        k = self.training.per_round(self.clients)
+        return average.mean(self.model.trained, k, self._update_noise())
+
+    def _update_noise(self) -> Noise:
+        """Return what draws the noise on this round's sum of updates."""
+        return stream(self.seed, "update-noise", self.round)
+
+    def settle(self, rounds: int, compiled: bool | None = None) -> None:
+        """Settle how clients train in a run of so many rounds in all, where that is left open.
+
+        Args:
+            rounds: The number of the last round.
+            compiled: What was settled when the run began, for one that goes on.
+        """
 
     def _called_back(self, done: Round) -> Round:
         """Call the callbacks; if they stop the run, make sure that the round has test metrics."""
@@ -135,9 +202,40 @@ class Rounds:
         if self.callbacks:
             self.lr_scale, self.stopped = self.ranks.from_first(call)
         if self.stopped and done.metrics is None:
-            done = replace(done, metrics=self._test())
+            done = self._tested(done, last=True)
             self.watch.note(self.round, done.metrics)
+        elif self.stopped and self.head and HEAD_SCORE not in (done.metrics or {}):
+            done = self._with_head(done)
         return done
+
+    def _tested(self, done: Round, *, last: bool) -> Round:
+        """Return a round with test metrics; the last one also with those of the new head."""
+        done = replace(done, metrics=self._test())
+        early = self.head and self.head.since is not None and done.round >= self.head.since
+        return self._with_head(done) if self.head and (last or early) else done
+
+    def _with_head(self, done: Round) -> Round:
+        """Set the last layer from the clients' statistics, and add its metrics to a round's.
+
+        The weights that are trained stay as they are, so that training can go on.
+        """
+        fitted = self._fit_head()
+        self.last_layer, self.head_releases = fitted.params, self.head_releases + 1
+        self.traffic = self.traffic + fitted.traffic
+        found = evaluate(self.model, self.headed, self.tests, None, self.ranks)
+        new = {f"head_{name}": value for name, value in found.items()}
+        return replace(
+            done, metrics=(done.metrics or {}) | new, traffic=done.traffic + fitted.traffic
+        )
+
+    def _fit_head(self) -> Fitted:
+        """Return the last layer that follows from all clients' samples."""
+        raise NotImplementedError
+
+    @property
+    def headed(self) -> Params:
+        """The weights, with the last layer that was set from statistics, if one was."""
+        return self.params | self.last_layer
 
     def stop(self) -> None:
         """Make the round that was just done the last one; for callbacks."""
@@ -174,9 +272,17 @@ class Rounds:
         """Return what is known of the clients' data: number of classes, sizes, counts by class."""
         raise NotImplementedError
 
+    def how(self) -> dict[str, str]:
+        """Return how clients train, as it was settled."""
+        return {}
+
     def versions(self) -> dict[str, str]:
         """Return versions of software, besides this process's own, that the run depends on."""
         return {}
+
+    def took_part(self) -> tuple[int, int, int]:
+        """Return the rounds so far, how many clients were chosen in each, and of how many."""
+        return self.round, self.training.per_round(self.clients), self.clients
 
     def sizes(self) -> Array:
         """Return the number of samples of each client, as far as it is known."""
@@ -196,8 +302,11 @@ class Rounds:
         saved["round"] = torch.tensor(self.round)
         saved |= {f"traffic.{n}": torch.tensor(v) for n, v in asdict(self.traffic).items()}
         saved |= {f"server.{n}": t.cpu() for n, t in self.server_state.items()}
-        if self.stopped or self.lr_scale != 1.0:
+        if self.steered or self.stopped or self.lr_scale != 1.0:
             saved["control"] = torch.tensor([self.lr_scale, self.stopped], dtype=torch.float64)
+        if self.head_releases:
+            saved["headed"] = torch.tensor(self.head_releases)
+            saved |= {f"headed.{n}": p.cpu() for n, p in self.last_layer.items()}
         for name, part in (("exchange", self.exchange), ("memory", self.memory)):
             saved |= {f"{name}.{n}": t for n, t in part.state().items()} if part else {}
         return saved
@@ -244,7 +353,10 @@ class Rounds:
         self.traffic = Traffic(**{n: int(t) for n, t in part("traffic.").items()})
         if "control" in saved:
             self.lr_scale, stopped = saved["control"].tolist()
-            self.stopped = bool(stopped)
+            self.stopped, self.steered = bool(stopped), True
+        if "headed" in saved:
+            self.head_releases = int(saved["headed"])
+            self.last_layer = {n: p.to(self.device) for n, p in part("headed.").items()}
         if self.memory:
             self.memory.restore(part("memory."))
         if self.exchange:

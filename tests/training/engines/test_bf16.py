@@ -79,7 +79,6 @@ def test_what_is_not_rounded_from_its_weight_is_counted() -> None:
 
 
 def test_steps_begin_with_the_weights_of_clients_that_have_started_since() -> None:
-    unused: Any = None
     mine, weight, seen = (
         torch.zeros(2, dtype=torch.bfloat16),
         torch.tensor([1.0, 2.0]),
@@ -87,7 +86,7 @@ def test_steps_begin_with_the_weights_of_clients_that_have_started_since() -> No
     )
     quick = _Quick()
     quick.fast, quick.rounded = lambda: seen.append(mine.tolist()), [(mine, weight)]
-    quick(unused, unused, 1)
+    quick(1)
     weight += 2
-    quick(unused, unused, 2)
+    quick(2)
     assert seen == [[1, 2], [3, 4], [3, 4]]

@@ -16,13 +16,12 @@ from fedmix.training.settings import Training
 
 OURS = (  # columns of metrics.jsonl, whose names are taken
     "accuracy", "mse", "loss", "round", "local_loss", "seconds", "bytes_up", "bytes_down",
-    *(field.name for field in fields(Traffic)),
+    "head_accuracy", "head_loss", *(field.name for field in fields(Traffic)),
 )  # fmt: skip
 
 
 def check_kinds(
     data: FederatedData,
-    objective: Objective,
     training: Training,
     exchange: Exchange | None,
     engine: Engine,
@@ -34,7 +33,6 @@ def check_kinds(
     loss = cross_entropy if loss is None else loss
     for what, value, kind, how in (
         ("data", data, FederatedData, "make a FederatedData of it, by fedmix.data.from_arrays"),
-        ("objective", objective, Objective, "give an Objective, such as FedMix(lam=0.1)"),
         ("training", training, Training, "give a Training, such as Training(clients_per_round=5)"),
         ("exchange", exchange, Exchange, "give an Exchange, such as Exchange(m=5)"),
         ("engine", engine, Engine, "give an engine, such as Vectorised() or Sequential()"),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmix.core.errors import BadInput, FedmixWarning, described, first_line
-from fedmix.core.losses import Loss, cross_entropy, squared_error
+from fedmix.core.losses import Loss, cross_entropy, plain, squared_error
 from fedmix.core.rng import trial
 from fedmix.data.federated import FederatedData
 from fedmix.models.functional import Model
@@ -31,6 +31,7 @@ def model_for(data: FederatedData, module: nn.Module, loss: Loss | None = None) 
     _check_transform(data)
     _check_loss(model.loss, data)
     _check_fits(model, data)
+    _check_codes(model, data)
     _check_copy(model, module, data.inputs(data.x[:2]))
     return model
 
@@ -72,6 +73,17 @@ def _check_loss(loss: Loss, data: FederatedData) -> None:
     Values of another shape would be broadcast against the batch's mask, or averaged wrongly.
     """
     count = 3 if data.outputs == 2 else 2  # not the number of outputs
+    if loss.weights is not None:
+        if data.classes is None:
+            raise BadInput(
+                f"the loss {loss.name!r} has weights of classes, and {data.name} is a regression; "
+                "leave them out"
+            )
+        if len(loss.weights) != data.classes:
+            raise BadInput(
+                f"the loss {loss.name!r} has {len(loss.weights)} weights and {data.name} "
+                f"{data.classes} classes; give one for each"
+            )
     targets = data.labels(np.repeat(data.y[:1], count, 0))
     outputs, how = trial()(targets.shape), "give one for each, as with reduction='none'"
     for name in ("value", "report", "score"):
@@ -93,7 +105,7 @@ def _check_loss(loss: Loss, data: FederatedData) -> None:
 
 def warn_of_probabilities(model: Model, data: FederatedData) -> None:
     """Warn about a model that ends in a softmax although the loss takes logits."""
-    if model.loss is not cross_entropy or data.outputs == 1:
+    if plain(model.loss) is not cross_entropy.value or data.outputs == 1:
         return
     model, x = model.to(torch.device("cpu")), data.inputs(data.x[:2]).clone()
     normal = trial()  # noise, since the first weights may be special
@@ -152,6 +164,12 @@ def _check_fits(model: Model, data: FederatedData) -> None:
             pairs = [x[i : i + 1].expand_as(x).clone() for i in range(len(x))]
             twice = [model(params, pair)[:1] for pair in pairs]
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if not x.is_floating_point():
+            raise BadInput(
+                f"the model does not take integers of shape {tuple(x.shape)}: {first_line(error)}; "
+                "integers stay what they are, codes for an nn.Embedding: make numbers floats, as "
+                "by x.astype('float32'), and pictures Images (fedmix.data.transforms)"
+            ) from error
         other = sorted(
             {str(p.dtype).removeprefix("torch.") for p in params.values() if p.dtype != x.dtype}
         )
@@ -205,6 +223,27 @@ def _check_fits(model: Model, data: FederatedData) -> None:
             "the model's output for a sample depends on the other samples of its batch, such as by "
             "their mean, and batches hold padding; let it treat each sample by itself"
         )
+
+
+def _check_codes(model: Model, data: FederatedData) -> None:
+    """Raise BadInput for integer inputs that the model has no place for.
+
+    Clients side by side would take a code of -1 for the last one. The smallest and the largest code
+    of each place are tried, alone as two samples.
+    """
+    if data.inputs(data.x[:1]).is_floating_point():
+        return
+    model = model.to(torch.device("cpu"))
+    for part, x in (("training", data.x), *([("test", data.test.x)] if data.test else [])):
+        try:
+            with torch.no_grad():
+                model(model.init(), data.inputs(np.stack([x.min(0), x.max(0)])))
+        except (IndexError, RuntimeError) as error:
+            raise BadInput(
+                f"{data.name}: the model cannot look up all {part} inputs, codes in "
+                f"{x.min()}..{x.max()}: {first_line(error)}; give its nn.Embedding as many rows, "
+                "or correct them"
+            ) from error
 
 
 def _changed_buffers(model: Model, x: Tensor) -> list[str]:

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.func import vjp
 
-from fedmix.core.errors import BadInput, FedmixError
+from fedmix.core.errors import BadInput, FedmixError, described
 from fedmix.core.losses import Loss, is_linear
 from fedmix.core.rng import trial
 from fedmix.core.types import Batch, Params
 from fedmix.data.federated import FederatedData
 from fedmix.models.along import by_rules
 from fedmix.models.functional import Model
-from fedmix.objectives.base import Objective, parts
+from fedmix.objectives.base import Objective, parts, titled
 from fedmix.objectives.fedmix import FedMix
 
 STEP = 1e-5  # step of finite differences in float64
@@ -42,6 +42,8 @@ def check_objective(objective: Objective, model: Model, data: FederatedData) -> 
     """
     model, needs = model.to(torch.device("cpu")), objective.needs
     params = model.init()
+    if needs.mixes and not needs.layer:
+        _check_numbers(data)
     padded = _two_samples(objective, model, params, data)
     if needs.means:
         _check_linear(model.loss, data.outputs)
@@ -56,16 +58,29 @@ def check_objective(objective: Objective, model: Model, data: FederatedData) -> 
 def _check_values(objective: Objective, model: Model, params: Params, padded: Batch) -> None:
     """Raise BadInput if an objective gives a batch two values, or if padding changes its value."""
     alone = padded.only(slice(0, 1))
+    trained = {n: p.detach().requires_grad_(n in model.trained) for n, p in params.items()}
     for phase in objective.phases():
-        name = type(phase.objective).__name__
+        name = titled(phase.objective)
         try:
-            one, beside, again = (
-                float(phase.objective(model, params, params, b)) for b in (alone, padded, padded)
-            )
+            given = [phase.objective(model, trained, params, b) for b in (alone, padded, padded)]
         except FedmixError:
             raise
         except Exception:  # the first step fails too, and reports its input
             return
+        for value in given:
+            if not isinstance(value, Tensor) or value.shape:
+                kind = isinstance(value, Tensor)
+                held = f"of shape {tuple(value.shape)}" if kind else described(value)
+                raise BadInput(
+                    f"the objective {name} returns a value {held}; let it return a tensor of one "
+                    "number, as batch_mean(values, batch.mask) does"
+                )
+            if not value.requires_grad:
+                raise BadInput(
+                    f"the objective {name} does not depend on the weights, so that nothing would "
+                    "train; take the outputs of model(params, batch.x, batch.key)"
+                )
+        one, beside, again = (value.item() for value in given)
         if not math.isfinite(beside):
             raise BadInput(
                 f"the objective {name} is {beside} before any training; look at its parameters and "
@@ -117,6 +132,17 @@ def _check_linear(loss: Loss, outputs: int) -> None:
         )
 
 
+def _check_numbers(data: FederatedData) -> None:
+    """Raise BadInput for inputs that are integers, of which no mixture is one."""
+    if not data.inputs(data.x[:1]).is_floating_point():
+        raise BadInput(
+            f"this objective mixes inputs, and those of {data.name} are integers, such as token "
+            "ids, of which a mixture means nothing; give transform=OneHot(size), whose vectors "
+            "nn.Embedding takes too (fedmix.data.transforms), mix hidden states by Hidden(..., "
+            "layer=1), or make numbers floats"
+        )
+
+
 def _check_mixable(model: Model, params: Params, x: Tensor, samples: Tensor) -> None:
     """Raise BadInput if the model treats inputs as whole numbers.
 
@@ -149,8 +175,8 @@ def _check_mixable(model: Model, params: Params, x: Tensor, samples: Tensor) -> 
         return
     raise BadInput(
         "the model takes inputs for whole numbers, such as token ids by x.long(), and this "
-        "objective would mix them by value; make them one-hot vectors (data.transforms.OneHot, "
-        "models.Embedding), or mix at the embedding by Hidden(..., layer=1)"
+        "objective would mix them by value; give integers with transform=OneHot(size), whose "
+        "vectors nn.Embedding takes, or mix at the embedding by Hidden(..., layer=1)"
     )
 
 

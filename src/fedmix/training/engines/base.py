@@ -72,6 +72,16 @@ class Engine(ABC):
     device: str = "cpu"
     precision: Precision = "tf32"
 
+    def compiles(self, model: Model, steps: int = 0) -> bool:
+        """Whether local steps are compiled in a run of that many, of all clients in all rounds."""
+        del model, steps
+        return False
+
+    def settled(self, compiled: bool) -> "Engine":
+        """Return the engine with what it leaves open decided: whether local steps are compiled."""
+        del compiled
+        return self
+
     @abstractmethod
     def start(self, model: Model, objective: Objective, training: Training) -> Runner:
         """Return the runner for this model, which is on the engine's device already."""

@@ -7,11 +7,13 @@ tensors that stay at the same address: the `State`.
 """
 
 import gc
+import logging
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -31,11 +33,14 @@ from fedmix.models.functional import Model
 from fedmix.objectives.base import Phase
 from fedmix.training.batches import PlanOnDevice, Received, Resident
 from fedmix.training.engines.bf16 import keep_rounded, misrounded
+from fedmix.training.engines.eager import AsksForGradients, Stack, Watch, stepped
+from fedmix.training.engines.kept_code import keep, probe_once, trim
 from fedmix.training.engines.slots import Stay
 from fedmix.training.known import Known
 from fedmix.training.local_step import local_step, rest
 from fedmix.training.settings import Training
 
+log = logging.getLogger(__name__)
 WINDOW = 64  # number of steps whose draws and losses a program holds
 
 
@@ -120,6 +125,8 @@ class Program:
             y=data.y,
         )
         self._quick = _Quick() if compile else None
+        self._spare = dict[str, Tensor]()  # made when a step runs without a compiler
+        self._stacks = not self.state.at.is_cuda  # whether losses alone are stacked
 
     def fits(self, data: Resident, draws: PlanOnDevice, pool: Received | None) -> bool:
         """Whether it can run with this data, pool and size of batches."""
@@ -167,16 +174,43 @@ class Program:
     def run(self, steps: int) -> None:
         """Run this many steps."""
         with torch.no_grad(), arithmetic(self.precision):
-            if self._quick is not None:
-                self._quick(self._step, self.state, steps)
-            else:
-                for _ in range(steps):
+            if self._quick is not None and self._quick.ready(self._step, self.state):
+                self._quick(steps)
+                return
+            for _ in range(steps):
+                if self._stacks:
+                    self._eager_step(self.state)
+                else:
                     self._step(self.state)
 
-    def _step(self, state: State) -> None:
+    def _batch(self, state: State) -> Batch:
         draws = each_field(lambda f: f.index_select(0, state.at)[0], state.draws)
         batch = replace(self.data, x=state.x, y=state.y).batch(draws, state.pool)
-        params, velocity, losses = self._step_of_all(state, batch)
+        return state.known._replace(shared=None).into(batch)
+
+    def _eager_step(self, state: State) -> None:
+        if not self._spare:
+            self._spare = {n: torch.empty_like(p) for n, p in state.params.items()}
+            watch: AbstractContextManager[Any] = Watch()
+        else:
+            watch = nullcontext()
+        stack = Stack(state.params, state.velocity, self._spare)
+        batch = self._batch(state)._replace(shared=state.known.shared)
+        try:
+            with _told(), watch:
+                losses = stepped(
+                    self.model, self.phases, self.training, stack, state.anchor, batch, state.lr
+                )
+        except AsksForGradients:  # before anything was changed
+            self._stacks = False
+            self._step(state)
+            return
+        state.losses.index_copy_(0, state.at, losses[None].to(state.losses.dtype))
+        state.at.add_(1)
+
+    def _step(self, state: State) -> None:
+        """Make a step of operations alone, as they are traced."""
+        params, velocity, losses = self._step_of_all(state, self._batch(state))
         for mine, new in ((state.params, params), (state.velocity, velocity)):
             for n, t in new.items():
                 mine[n].copy_(t)
@@ -184,8 +218,6 @@ class Program:
         state.at.add_(1)
 
     def _step_of_all(self, state: State, batch: Batch) -> tuple[Params, Params, Tensor]:
-        batch = state.known._replace(shared=None).into(batch)
-
         def one(params: Params, velocity: Params, batch: Batch) -> tuple[Params, Params, Tensor]:
             batch = batch._replace(shared=state.known.shared)
             return local_step(
@@ -215,7 +247,8 @@ def _told() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "calling .item()" in str(error) or "doesn't have storage" in str(error):
+        asked = ("calling .item()", "data-dependent control flow", "doesn't have storage")
+        if any(said in str(error) for said in asked):
             raise BadInput(
                 "the model or the objective asks for the value of a tensor, by `if`, .item() or "
                 ".numpy(), and all clients step at once; use torch.where, or engine=Sequential()"
@@ -224,10 +257,10 @@ def _told() -> Iterator[None]:
 
 
 class _Quick:
-    """A step that is compiled at its first call.
+    """A step that is compiled when it is first asked for.
 
-    If the compiler fails, it warns once and runs the plain step. It refers to tensors and not to
-    the program, so that memory is freed with the last user.
+    If the compiler fails, it warns once and is not ready. It refers to tensors and not to the
+    program, so that memory is freed with the last user.
     """
 
     def __init__(self) -> None:
@@ -235,16 +268,19 @@ class _Quick:
         self.works = True
         self.rounded = list[tuple[Tensor, Tensor]]()
 
-    def __call__(self, step: Callable[[State], None], state: State, steps: int) -> None:
+    def ready(self, step: Callable[[State], None], state: State) -> bool:
+        """Whether there is a compiled step; it is made first."""
         if self.fast is None and self.works:
             self._prepare(step, state)
+        return self.fast is not None
+
+    def __call__(self, steps: int) -> None:
+        """Run so many steps, when ready."""
+        assert self.fast is not None
         for mine, weight in self.rounded:  # clients may have started since the last step
             mine.copy_(weight)
         for _ in range(steps):
-            if self.fast is None:
-                step(state)
-            else:
-                self.fast()
+            self.fast()
 
     @staticmethod
     def _trace(
@@ -259,10 +295,13 @@ class _Quick:
         return make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
 
     def _prepare(self, step: Callable[[State], None], state: State) -> None:
+        keep()
+        started = time.perf_counter()
+        log.info("compiling the step of %d clients at a time ...", len(state.losses[0]))
         before = [t.clone() for t in state.written]
         leaves, shape = pytree.tree_flatten(state)
         try:
-            with _no_collection():
+            with _quiet(), _no_collection():
                 with _waking(state.at.device):
                     traced = self._trace(step, leaves, shape)
                 if state.at.is_cuda:
@@ -291,6 +330,9 @@ class _Quick:
                 else f"the local step could not be compiled ({reason})"
             )
             warnings.warn(f"{said}; going on without, more slowly", FedmixWarning, stacklevel=2)
+        else:
+            log.info("compiled in %.0f s", time.perf_counter() - started)
+            trim()
         finally:
             _restore(state, before)
 
@@ -305,6 +347,18 @@ class _ZerosInMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten._efficientzerotensor.default:
             func = torch.ops.aten.zeros.default
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the compiler from logging errors: what is raised is told in a sentence."""
+    logger = logging.getLogger("torch._inductor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 @contextmanager
@@ -340,6 +394,7 @@ def _waking(device: torch.device) -> Iterator[None]:
         if device.type == "cuda":
             AsyncCompile.wakeup()
         else:
+            probe_once()
             threads.submit(pick_vec_isa)
         if HAS_TRITON:
             threads.submit(triton_key)
@@ -449,11 +504,18 @@ def _for_gpu(traced: GraphModule) -> None:
     _write_once(traced)
 
 
+def _one_a_client(node: Node) -> bool:
+    value = node.meta["val"]
+    return isinstance(value, Tensor) and value.ndim > 1 and value.numel() == len(value)
+
+
 def _write_once(traced: GraphModule) -> None:
-    """Write what our operators read to memory before views of it are taken.
+    """Write what our operators read to memory before views of it are taken, and this step's draws.
 
     Otherwise the compiler computes and writes it again for every operator; two of them read each
-    activation and gradient.
+    activation and gradient. A drawn λ, and what it multiplies, would be read inside a product that
+    the compiler writes, where torch 2.11 and 2.13 give the index of a number for each client a
+    shape that does not fit.
     """
     from torch._inductor.inductor_prims import force_stride_order
 
@@ -472,6 +534,11 @@ def _write_once(traced: GraphModule) -> None:
                 source = source.all_input_nodes[0]
             if source.op == "call_function" and isinstance(source.meta["val"], Tensor):
                 sources[source] = None
+    for node in traced.graph.nodes:
+        if node.target is aten.index_select.default and node.meta["val"].is_floating_point():
+            sources[node] = None
+        if node.target is aten.mul.Tensor and any(map(_one_a_client, node.all_input_nodes)):
+            sources[node] = None
     for source in sources:
         with traced.graph.inserting_after(source):
             written = traced.graph.call_function(

@@ -5,7 +5,7 @@ are idle: when a client is done, the next one starts in its slot. Within a batch
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import torch
@@ -19,6 +19,7 @@ from fedmix.objectives.base import Objective
 from fedmix.training.aggregation import Updates
 from fedmix.training.batches import PlanOnDevice, Resident
 from fedmix.training.engines.base import Engine, Runner, Work, diverged
+from fedmix.training.engines.choice import choose
 from fedmix.training.engines.compiled import WINDOW, Program
 from fedmix.training.engines.slots import Stay, arrange, length, pack, slots_for
 from fedmix.training.settings import Training
@@ -37,7 +38,7 @@ class Vectorised(Engine):
         chunk: How many clients train at once. By default all, but only one if a large model trains
             on a CPU.
         compile: Whether to compile the step first, which takes some seconds for each number of
-            slots. By default on a GPU only.
+            slots. By default on a GPU, and on a CPU if the run is long (`choice.py`).
 
     Raises:
         BadInput: `chunk` is not a positive whole number, or `compile` is not a bool.
@@ -56,9 +57,19 @@ class Vectorised(Engine):
         if self.compile is not None:
             flag("compile", self.compile)
 
+    def compiles(self, model: Model, steps: int = 0) -> bool:
+        if self.compile is not None:
+            return self.compile
+        on_gpu = str(self.device).startswith("cuda")
+        return on_gpu or choose(steps, 1, 1, recurrent=model.recurrent).compile
+
+    def settled(self, compiled: bool) -> "Vectorised":
+        return self if self.compile is not None else replace(self, compile=compiled)
+
     def start(self, model: Model, objective: Objective, training: Training) -> Runner:
-        compile = str(self.device).startswith("cuda") if self.compile is None else self.compile
-        return VectorisedRunner(model, objective, training, self.chunk, compile, self.precision)
+        return VectorisedRunner(
+            model, objective, training, self.chunk, self.compiles(model), self.precision
+        )
 
 
 class VectorisedRunner:

@@ -1,0 +1,23 @@
+"""How a rank ends."""
+
+import subprocess
+import sys
+
+from tests.ranks.start import environment
+
+SCRIPT = """
+import atexit
+from torch import distributed as dist
+atexit.register(lambda: print("group:", dist.is_initialized()))
+from fedmix.core.ranks import launched
+print("ranks:", launched().count)
+"""
+
+
+def test_the_group_of_processes_ends_before_python_does() -> None:
+    """Else its threads may need Python when it is gone, which aborts the process now and then."""
+    group = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment() | group, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "ranks: 1\ngroup: False\n"), done.stderr

@@ -3,12 +3,13 @@
     OUT=benchmarks/results/DATE-privacy
     python benchmarks/privacy.py digits --json $OUT/digits.json
     python benchmarks/privacy.py cifar10 --device cuda --data DIR --seeds 1 --json $OUT/cifar10.json
-    python benchmarks/privacy.py show $OUT/digits.json --plot docs/images/privacy.svg
+    python benchmarks/privacy.py show $OUT/digits.json --plot privacy.svg
+    python benchmarks/privacy.py whole --seeds 5 --json $OUT/whole.json
 
 Results in the JSON file are not computed again, and runs are kept in --out: it can be stopped at
 any time, or after --minutes, and continued later. The most informative points come first. With
 `--groups 5` and so on, several processes can share the work, each with its own file. `show` prints
-the table of one or several files.
+the table of one or several files. `whole` measures what one ε for all that leaves clients costs.
 """
 
 import argparse
@@ -17,16 +18,21 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from fedmix import DPFedAvg, Federation, NaiveMix, Supervised, Training
 from fedmix.core.errors import Collapsed, Diverged
 from fedmix.core.files import write_whole
+from fedmix.data import digits
 from fedmix.exchange import Exchange
 from fedmix.experiment.presets import experiment
 from fedmix.experiment.spec import Experiment
+from fedmix.models import initialised
+from fedmix.privacy import least_multiplier, sensitivity, whole_of
 from fedmix.privacy.accounting import DELTA, calibrated, guarantee, nonnegative
 from fedmix.runs.run import Run
 
@@ -240,19 +246,18 @@ def table(said: dict[str, Any]) -> str:
                 for c in cells
             )
             lines.append(f"| M_k = {m} | {shown} |")
-    lines.append("")
+    controls = []
     for algorithm, kind in (
         ("fedavg", "fedavg"),
         ("fedmix", "random means"),
         ("naivemix", "random means"),
     ):
         if cell := by.get((algorithm, kind, "", 0, 0.0)):
+            title = algorithm if kind == algorithm else f"{algorithm} with {kind}"
             each = ", ".join(f"{100 * r['accuracy']:.1f}" for r in cell)
-            lines.append(
-                f"{algorithm}{'' if kind == algorithm else f' with {kind}'}: {percent(cell)}, by "
-                f"seed {each}"
-            )
-    return "\n".join(lines)
+            seeds = f", by seed {each}" if len(cell) > 1 else ""
+            controls.append(f"- {title}: {percent(cell)}{seeds}")
+    return "\n".join([*lines, "", *controls])
 
 
 def draw(said: dict[str, Any], path: Path) -> None:
@@ -307,12 +312,73 @@ def draw(said: dict[str, Any], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
+PROMISED = (None, 8.0, 4.0, 2.0)  # ε of all that leaves clients; None for no privacy
+CLIENTS, ROUNDS, BOUND, SAMPLE_BOUND, SPENT = 200, 10, 0.5, 4.0, 0.2  # SPENT of μ² is for means
+
+
+def whole(algorithm: str, epsilon: float | None, seed: int) -> dict[str, Any]:
+    """Train a linear model on digits of many clients, who all take part in every round."""
+    from torch import nn  # after fedmix, which lets torch's threads sleep while they wait
+
+    means, rule, mu = Exchange(average=20), None, 0.0
+    if epsilon is not None:
+        if algorithm == "naivemix":
+            mu = 2 / least_multiplier(epsilon, 1, 1, 1) * SPENT**0.5
+            far = sensitivity(SAMPLE_BOUND, 1, level="client", nonnegative=True)
+            means = replace(means, clip=SAMPLE_BOUND, noise=far / mu)
+        rule = DPFedAvg(BOUND, least_multiplier(epsilon, ROUNDS, CLIENTS, CLIENTS, mu=mu))
+    run = Federation(
+        initialised(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), seed),
+        digits(CLIENTS, seed=seed),
+        NaiveMix(0.1) if algorithm == "naivemix" else Supervised(),
+        Training(CLIENTS, epochs=5, batch_size=10, lr=0.05),
+        exchange=means if algorithm == "naivemix" else None, updates=rule, seed=seed,
+    )  # fmt: skip
+    *_, last = run.run(ROUNDS, evaluate_every=ROUNDS)
+    assert last.metrics is not None
+    found = whole_of(run)
+    return {
+        "algorithm": algorithm, "asked": epsilon, "seed": seed,
+        "accuracy": last.metrics["accuracy"],
+        "epsilon": found.epsilon if found else None, "parts": found.parts,
+        "noise_multiplier": rule.noise_multiplier if rule else 0.0,
+    }  # fmt: skip
+
+
+def measure_whole(seeds: int, to: Path) -> None:
+    """Measure what one ε for all costs, go on with what the file lacks, and print the table."""
+    records = json.loads(to.read_text())["records"] if to.is_file() else []
+    done = [(r["algorithm"], r["asked"], r["seed"]) for r in records]
+    to.parent.mkdir(parents=True, exist_ok=True)
+    for seed, algorithm, epsilon in product(range(seeds), ("fedavg", "naivemix"), PROMISED):
+        if (algorithm, epsilon, seed) not in done:
+            records.append(whole(algorithm, epsilon, seed))
+            write_whole(to, json.dumps({"delta": DELTA, "records": records}, indent=1).encode())
+    print(whole_table(records))
+
+
+def whole_table(records: list[dict[str, Any]]) -> str:
+    """What one ε for all costs, as Markdown."""
+    lines = [
+        "| | no privacy | " + " | ".join(f"ε = {e:g}" for e in PROMISED[1:] if e) + " |",
+        "|---" * (len(PROMISED) + 1) + "|",
+    ]
+    for algorithm in ("fedavg", "naivemix"):
+        cells = []
+        for epsilon in PROMISED:
+            of = [r for r in records if (r["algorithm"], r["asked"]) == (algorithm, epsilon)]
+            scores = [100 * r["accuracy"] for r in of]
+            cells.append(f"{np.mean(scores):.1f} ± {np.std(scores, ddof=1):.1f}")
+        lines.append(f"| {algorithm} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure, or show earlier results."""
     ask = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    ask.add_argument("what", choices=[*TASKS, "show"])
+    ask.add_argument("what", choices=[*TASKS, "show", "whole"])
     ask.add_argument("files", nargs="*", type=Path)
     ask.add_argument("--groups", default="5,20,all", help="M_k, separated by commas")
     ask.add_argument(
@@ -331,6 +397,9 @@ def main() -> None:
         "--minutes", type=float, default=float("inf"), help="begin no run after so many"
     )
     told = ask.parse_args()
+    if told.what == "whole":
+        measure_whole(told.seeds, told.json)
+        return
     if told.what != "show":
         task = (
             TASKS[told.what]

@@ -479,6 +479,30 @@ def test_releases_are_counted() -> None:
     assert [found.releases, found.mu] == pytest.approx([3, math.sqrt(3) * 2 / 3])
 
 
+def test_a_sample_whose_group_changes_from_release_to_release_by_hand() -> None:
+    """Six samples in three groups of 2. Sample 0 at the bound C = 3 is opposite in the other data,
+    with the same label, so each release moves the one mean that holds it by 2·3/2 = 3, whoever is
+    in its group; three releases together by 3√3. With σ = 1.5, μ = 2√3, and ε follows from μ.
+    """
+    x, y = np.random.default_rng(0).normal(size=(6, 4)), torch.zeros(6, 2)
+    x[0] *= 3 / np.linalg.norm(x[0])
+    other, how = x.copy(), Exchange(m=2, clip=3.0, noise=1.5)
+    other[0] = -x[0]
+    moved, homes = [], set()
+    for grouping in range(3):
+        one, two = (
+            released(values, y, replace(how, noise=0.0), grouping=grouping) for values in (x, other)
+        )
+        by = (one.x - two.x).norm(dim=1)
+        moved.append(float(by.norm()))
+        homes.add(tuple(one.x[by.argmax()].tolist()))
+    assert moved == pytest.approx([3.0] * 3)
+    assert len(homes) > 1  # the rest of its group was another
+    found = guarantee(how, 2, releases=3)
+    assert found.mu == pytest.approx(math.hypot(*moved) / 1.5) == pytest.approx(2 * math.sqrt(3))
+    assert delta_of(found.mu, found.epsilon) == pytest.approx(1e-5, rel=1e-3)
+
+
 @dataclass(frozen=True)
 class Mine(Plain):
     """A transform that is not known here."""

@@ -1,7 +1,7 @@
 """(ε, δ) accounting of released means: their sensitivity to a sample or a client, against noise.
 
-It covers the released means only: not weights, sizes, or who takes part. docs/privacy.md derives
-the sensitivities and states the assumptions.
+It covers the released means only; `whole.py` adds updates and what else leaves clients.
+docs/privacy.md derives the sensitivities and states the assumptions.
 """
 
 import math
@@ -129,19 +129,17 @@ def guarantee(
     mu = math.sqrt(releases) * math.hypot(
         *[by / max(sigma, 1e-300) for by, sigma in zip(moved, how.noises, strict=False)]
     )
+    epsilon = gaussian_epsilon(mu, delta)
+    reason = "" if epsilon < math.inf else "the noise is too small to guarantee anything"
+    return Guarantee(epsilon, delta, mu, level, neighbours, releases, reason)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Return ε of two unit normals at the distance `mu` (Balle, Wang 2018); inf from 10⁶ on."""
     if mu > 1e6:
-        return Guarantee(
-            math.inf,
-            delta,
-            mu,
-            level,
-            neighbours,
-            releases,
-            "the noise is too small to guarantee anything",
-        )
+        return math.inf
     with np.errstate(divide="ignore"):  # log of a probability of 0
-        epsilon = float(_dp().get_epsilon_gaussian(1 / mu, delta))
-    return Guarantee(epsilon, delta, mu, level, neighbours, releases)
+        return float(dp_accounting().get_epsilon_gaussian(1 / mu, delta))
 
 
 def calibrated(
@@ -167,7 +165,7 @@ def calibrated(
         raise BadInput(f"no noise gives a guarantee: {reason}")
     moved = _moved(how, group, "sample", nonnegative)
     with np.errstate(divide="ignore"):
-        unit = _dp().get_sigma_gaussian(epsilon, delta) * math.sqrt(releases * len(moved))
+        unit = dp_accounting().get_sigma_gaussian(epsilon, delta) * math.sqrt(releases * len(moved))
     noise, *of_labels = [unit * by for by in moved]
     return replace(how, noise=noise, label_noise=of_labels[0] if of_labels else None)
 
@@ -262,7 +260,8 @@ def _positive(name: str, value: float) -> float:
     return value
 
 
-def _dp() -> Any:
+def dp_accounting() -> Any:
+    """Return the package, imported when it is first used; raise BadInput if it is missing."""
     try:
         import dp_accounting
     except ImportError as error:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedmix.core.types import Array
-from fedmix.data.federated import Ragged
+from fedmix.data.ragged import Ragged
 from fedmix.exchange.one_client import Means, average, noised
 from fedmix.exchange.settings import Exchange
 from fedmix.privacy.audit.rates import CONFIDENCE, Rates, epsilon_at_least, rates

@@ -10,7 +10,8 @@ import torch
 
 from fedmix.core.rng import stream
 from fedmix.core.types import Array
-from fedmix.data.federated import FederatedData, Ragged
+from fedmix.data.federated import FederatedData
+from fedmix.data.ragged import Ragged
 from fedmix.exchange import Exchange, MeanExchange
 from fedmix.exchange.one_client import clipped, split
 

@@ -79,10 +79,22 @@ def test_the_name_follows_every_setting() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("objective.lamb", 0.1, r"objective\.lamb=0\.1 is not a setting; did you mean lam\?"),
-        ("data.clinets", 3, r"data\.clinets=3 is not a setting; did you mean clients\?"),
-        ("exchange.nosie", 3, r"exchange\.nosie=3 is not a setting; did you mean noise\?"),
-        ("engine.devise", "cpu", r"engine\.devise='cpu' is not a setting; did you mean device\?"),
+        (
+            "objective.lamb",
+            0.1,
+            r"objective\.lamb=0\.1 is not a setting; did you mean objective\.lam\?",
+        ),
+        ("data.clinets", 3, r"data\.clinets=3 is not a setting; did you mean data\.clients\?"),
+        (
+            "exchange.nosie",
+            3,
+            r"exchange\.nosie=3 is not a setting; did you mean exchange\.noise\?",
+        ),
+        (
+            "engine.devise",
+            "cpu",
+            r"engine\.devise='cpu' is not a setting; did you mean engine\.device\?",
+        ),
         ("trainig", {}, r"trainig=\{\} is not a setting; did you mean training\?"),
         ("foo.bar", 3, r"foo\.bar=3 is not a setting; known are data, model, objective"),
         ("foo.bar.baz", 3, r"foo\.bar\.baz=3 is not a setting; known are data, model, objective"),
@@ -99,7 +111,12 @@ def test_the_name_follows_every_setting() -> None:
         (
             "data.name",
             "digit",
-            r"data\.name='digit' is unknown; did you mean digits\?; choose one of cifar10",
+            r"data\.name='digit' is unknown; did you mean digits\? Known are cifar10",
+        ),
+        (
+            "exchange.m",
+            "some",
+            r"exchange\.m='some' should be a valid integer, a valid number or 'all'",
         ),
         ("training.epochs", "five", r"training\.epochs='five' should be a valid integer"),
         ("training.epochs", 0, r"training\.epochs=0 must be at least 1"),

@@ -46,9 +46,15 @@ def test_every_algorithm_trains_digits(name: str) -> None:
     assert (run.traffic.means_up > 0) == (name in SENDS_MEANS)
 
 
-@pytest.mark.parametrize("how", ["fedavg", "fedmix", "hidden-naivemix"])
 @pytest.mark.parametrize(
-    ("name", "clients"), [("cifar10", 20), ("cifar100", 5), ("femnist", 8), ("shakespeare", 4)]
+    ("name", "clients", "how"),
+    [
+        ("cifar10", 20, "fedavg"),
+        ("cifar10", 20, "hidden-naivemix"),
+        ("cifar100", 5, "fedmix"),  # the model of cifar10
+        *(("femnist", 8, how) for how in ("fedavg", "fedmix", "hidden-naivemix")),
+        *(("shakespeare", 4, how) for how in ("fedavg", "fedmix", "hidden-naivemix")),
+    ],
 )
 def test_every_preset_trains_two_rounds(
     name: str, clients: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -107,8 +113,16 @@ def test_names_compose() -> None:
 @pytest.mark.parametrize(
     ("name", "algorithm", "said"),
     [
-        ("mnist", "fedmix", "preset 'mnist' is unknown; choose one of cifar10, cifar100, digits"),
-        ("digits", "fedsgd", "algorithm 'fedsgd' is unknown; choose one of balance, fedavg"),
+        (
+            "mnist",
+            "fedmix",
+            "preset 'mnist' is unknown; did you mean femnist\\? Known are cifar10, cifar100",
+        ),
+        (
+            "digits",
+            "fedsgd",
+            "algorithm 'fedsgd' is unknown; did you mean fedrs\\? Known are balance, fedavg",
+        ),
         ("digits", "hidden-fedavg", "only algorithms that use means have a hidden form"),
     ],
 )

@@ -1,150 +1,65 @@
 """Experiments: frozen, validated specs that are read from and written to TOML.
 
-A spec names its run and builds its federation. Sections take their fields and defaults from the
-functions and classes that they build, so that each default has one source.
+A spec names its run and builds its federation.
 """
 
-import difflib
 import hashlib
 import inspect
 import json
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
-from copy import deepcopy
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    TypeAlias,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    ValidationError,
-    create_model,
-    model_validator,
-)
 from torch import nn
 
 from fedmix.core.errors import BadInput
-from fedmix.core.files import printable, read_toml
-from fedmix.core.registry import ALGORITHMS, DATA, MODELS, OBJECTIVES, SERVER_STEPS
+from fedmix.core.extras import needed
+from fedmix.core.files import printable
+from fedmix.core.registry import DATA, MODELS, OBJECTIVES, SERVER_STEPS
 from fedmix.data import FederatedData
 from fedmix.data.settings import check_settings
 from fedmix.exchange import Exchange
-from fedmix.kernels.precision import Precision
+from fedmix.experiment.mistakes import sentence
+from fedmix.experiment.sections import (
+    NAMED,
+    SERVER_SECTIONS,
+    DataSpec,
+    EngineSection,
+    ExchangeSection,
+    ExchangeSpec,
+    HeadSection,
+    HeadSpec,
+    ModelSpec,
+    ObjectiveSpec,
+    Section,
+    ServerSpec,
+    TrainingSection,
+    TrainingSpec,
+    UpdatesSection,
+    UpdatesSpec,
+    fields_of,
+    type_name,
+)
+from fedmix.experiment.values import algorithm_of, changed, read_values, takes, toml
 from fedmix.models import initialised
-from fedmix.models.initialise import Initialisation
 from fedmix.objectives import Hidden, Objective, Proximal
 from fedmix.server_steps import ServerStep
+from fedmix.training.dpfedavg import DPFedAvg
 from fedmix.training.engines import Engine, Sequential, Vectorised
 from fedmix.training.federation import Federation
+from fedmix.training.head import Head
 from fedmix.training.settings import Training
 
-SIZES = ("classes", "inputs", "outputs")  # arguments of models that follow from the data
-LARGEST = 1 << 20  # largest size of an experiment file, in bytes
-SCHEMA = 1  # version of run ids; raise it when a default changes
-LONGEST = 200  # most characters of a wrong value in a message
+with needed("fedmix.experiment", "cli"):
+    from pydantic import Field, ValidationError, model_validator
+
+SCHEMA = 2  # version of run ids; raise it when a default changes
+HOW = ("engine.compile", "engine.processes")  # settings that change a run by rounding at most
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
-
-
-def _section(
-    name: str | None, build: Callable[..., Any], *, skip: tuple[str, ...] = (), **more: Any
-) -> type[_Section]:
-    """Make a section whose fields are the parameters of `build`.
-
-    Args:
-        name: The value of its field `name`; None if the section has no such field.
-        build: The function or class.
-        skip: Parameters that are no settings.
-        more: Further fields.
-    """
-    hints = get_type_hints(build.__init__ if inspect.isclass(build) else build)
-    fields: dict[str, Any] = {} if name is None else {"name": (Literal[name], ...)}
-    for parameter in inspect.signature(build).parameters.values():
-        if parameter.name not in skip:
-            default = ... if parameter.default is parameter.empty else parameter.default
-            hint = hints[parameter.name]
-            if get_origin(hint) is tuple:
-                # TOML has lists where Python has tuples.
-                hint = Annotated[hint, Field(strict=False)]
-            fields[parameter.name] = (hint, default)
-    title = build.__name__ if name is None else name
-    return create_model(title, __base__=_Section, __doc__=inspect.getdoc(build), **fields, **more)
-
-
-def _union(sections: Mapping[str, type[_Section]]) -> Any:
-    return Annotated[Union[tuple(sections.values())], Discriminator("name")]  # noqa: UP007 - built from a list
-
-
-DATA_SECTIONS = {n: _section(n, f, skip=("seed", "root", "cache")) for n, f in DATA.items()}
-MODEL_SECTIONS = {
-    n: _section(n, f, skip=SIZES, initialise=(Initialisation, "he")) for n, f in MODELS.items()
-}
-OBJECTIVE_SECTIONS = {
-    n: _section(
-        n,
-        o,
-        mu=(Annotated[float, Field(ge=0, allow_inf_nan=False)], 0.0),
-        layer=(Annotated[int, Field(ge=0)], 0),
-    )
-    for n, o in OBJECTIVES.items()
-}
-SERVER_SECTIONS = {n: _section(n, f) for n, f in SERVER_STEPS.items()}
-NAMED = {
-    "data": DATA_SECTIONS,
-    "model": MODEL_SECTIONS,
-    "objective": OBJECTIVE_SECTIONS,
-    "server": SERVER_SECTIONS,
-}
-ExchangeSection = _section(None, Exchange)
-TrainingSection = _section(None, Training)
-if TYPE_CHECKING:  # their fields are known at run time only
-    DataSpec: TypeAlias = Any
-    ModelSpec: TypeAlias = Any
-    ObjectiveSpec: TypeAlias = Any
-    TrainingSpec: TypeAlias = Any
-    ExchangeSpec: TypeAlias = Any
-    ServerSpec: TypeAlias = Any
-else:
-    DataSpec, ModelSpec, ObjectiveSpec = (
-        _union(DATA_SECTIONS),
-        _union(MODEL_SECTIONS),
-        _union(OBJECTIVE_SECTIONS),
-    )
-    TrainingSpec, ExchangeSpec = TrainingSection, ExchangeSection
-    ServerSpec = _union(SERVER_SECTIONS)
-
-
-class EngineSection(_Section):
-    """Where and how clients run."""
-
-    name: Literal["vectorised", "sequential"] = "vectorised"
-    device: str = Vectorised.device
-    chunk: Annotated[int, Field(ge=1)] | None = Vectorised.chunk
-    compile: bool | None = Vectorised.compile
-    precision: Precision = Vectorised.precision
-    processes: Annotated[int, Field(ge=1)] = 1  # that `fedmix run` and `resume` start
-
-
-class Experiment(_Section):
+class Experiment(Section):
     """Everything that a run depends on.
 
     Two equal experiments give the same weights on the same kind of machine.
@@ -157,6 +72,8 @@ class Experiment(_Section):
     exchange: ExchangeSpec | None = None
     engine: EngineSection = EngineSection()
     server: ServerSpec = SERVER_SECTIONS["fedavg"].model_validate({"name": "fedavg"})
+    updates: UpdatesSpec | None = None
+    head: HeadSpec | None = None
     rounds: Annotated[int, Field(ge=1)] = 40
     evaluate_every: Annotated[int, Field(ge=1)] = 1
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -167,6 +84,8 @@ class Experiment(_Section):
         check_settings(**self.data.model_dump(exclude={"name"}))
         self.build_training()
         self.build_server()
+        self.build_updates()
+        self.build_head()
         needs = self.build_objective().needs
         if self.build_exchange() is not None and needs.means is None:
             raise BadInput(
@@ -194,15 +113,8 @@ class Experiment(_Section):
         try:
             experiment = Experiment.model_validate(values)
         except ValidationError as error:
-            mistakes = [
-                (_source(path, where, origin or {}), said)
-                for path, said in _mistakes(error, values)
-            ]
-            told = (
-                f"{source}: {'; '.join(said for _, said in all_)}"
-                for source, all_ in groupby(mistakes, itemgetter(0))
-            )
-            raise BadInput(printable("; ".join(told))) from None
+            said = sentence(error, values, list(settings()), where=where, origin=origin or {})
+            raise BadInput(printable(said)) from None
         if experiment.exchange is None and experiment.build_objective().needs.means:
             # The spec should state what is exchanged.
             return experiment.model_copy(update={"exchange": ExchangeSection()})
@@ -268,21 +180,22 @@ class Experiment(_Section):
         """Return names of sections and settings that differ from the defaults, by dotted path.
 
         A new setting with a default changes nothing here, so runs keep their names. A changed
-        default needs a new SCHEMA. The number of processes is left out, since every number gives
-        the same run.
+        default needs a new SCHEMA. Whether steps are compiled and the number of processes are left
+        out: they say how a run is computed, change it by rounding, and may be chosen by machines.
         """
         found: dict[str, Any] = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
             default = type(self).model_fields[name].get_default()
-            if not isinstance(value, _Section):
+            if not isinstance(value, Section):
                 found |= {name: value} if value != default else {}
                 continue
             for field, info in type(value).model_fields.items():
                 setting = getattr(value, field)
                 if (info.is_required() or setting != info.default) and value != default:
                     found[f"{name}.{field}"] = setting
-        found.pop("engine.processes", None)
+        for how in HOW:
+            found.pop(how, None)
         return found
 
     def build_objective(self) -> Objective:
@@ -304,6 +217,11 @@ class Experiment(_Section):
         if "clients" in type(self.data).model_fields:
             self.build_training().check_clients(self.data.clients, self.data.name)
 
+    @property
+    def per_round(self) -> int:
+        """How many clients train in a round; of a share of an unknown number, 1."""
+        return self.build_training().per_round(getattr(self.data, "clients", 1))
+
     def build_training(self) -> Training:
         """Build the settings of training."""
         return Training(**self.training.model_dump())
@@ -323,6 +241,14 @@ class Experiment(_Section):
         spec: dict[str, Any] = self.server.model_dump()
         step: ServerStep = SERVER_STEPS[spec.pop("name")](**spec)
         return step
+
+    def build_updates(self) -> DPFedAvg | None:
+        """Build the settings of DP-FedAvg; None if updates are averaged as they are."""
+        return None if self.updates is None else DPFedAvg(**self.updates.model_dump())
+
+    def build_head(self) -> Head | None:
+        """Build the settings of a head from statistics; None if there is none."""
+        return None if self.head is None else Head(**self.head.model_dump(exclude={"name"}))
 
     def build_data(self, root: Path | None = None) -> FederatedData:
         """Load the data and partition it by the seed; `root` is a folder with the hub's files."""
@@ -369,6 +295,8 @@ class Experiment(_Section):
             engine=self.build_engine(),
             server=self.build_server(),
             seed=self.seed,
+            updates=self.build_updates(),
+            head=self.build_head(),
         )
 
 
@@ -387,215 +315,20 @@ def load_data(name: str, root: Path | None, **settings: Any) -> FederatedData:
     return loaded
 
 
-def read_values(path: Path) -> dict[str, Any]:
-    """Read the values of a TOML file, without validation.
-
-    Raises:
-        BadInput: The file cannot be read, or it records a script's own federation.
-    """
-    values = read_toml(path, LARGEST, "give a preset's name or a TOML file of a few lines")
-    if "recorded" in values:
-        raise BadInput(
-            f"{path} tells of a script's own federation, which that script alone can make; run the "
-            "script again"
-        )
-    return values
-
-
-def section_of(values: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """Return a section of values that may be invalid; empty if it is missing or not a section."""
-    found = values.get(section)
-    return found if isinstance(found, dict) else {}
-
-
-def changed(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with some settings changed, given by dotted path, without validation.
-
-    Raises:
-        BadInput: A path leads through a value that is not a section.
-    """
-    new = deepcopy(dict(values))
-    # Names come first, since another name has other fields.
-    for path in sorted(settings, key=lambda path: not path.endswith(".name")):
-        value = settings[path]
-        *sections, key = path.split(".")
-        at = new
-        for section in sections:
-            at = at.setdefault(section, {})
-            if not isinstance(at, dict):
-                raise BadInput(printable(f"{path}: {section} is a value, not a section"))
-        if key == "name" and at.get(key, value) != value and sections and sections[0] != "engine":
-            at.clear()
-            if sections == ["objective"] and not any(p.startswith("exchange.") for p in settings):
-                new.pop("exchange", None)
-        at[key] = value
-    return new
-
-
-def takes(values: Mapping[str, Any], path: str) -> bool:
-    """Whether such an experiment has a setting, given by dotted path.
-
-    It is True if that is not known; validation decides then.
-    """
-    section, _, key = path.rpartition(".")
-    if section == "exchange":
-        section, key = "objective", "per"  # objectives that use means have it
-    known = NAMED.get(section, {}).get(str(section_of(values, section).get("name")))
-    return known is None or key in known.model_fields
-
-
-def algorithm_of(values: Mapping[str, Any]) -> str:
-    """Return the command line's name for an objective and its exchange."""
-    objective, exchange = section_of(values, "objective"), section_of(values, "exchange")
-    name = str(objective.get("name", "run"))
-    known = {n: make() for n, make in ALGORITHMS.items()}
-    fitting = {
-        n: len(a.settings) + len(a.exchange or {})
-        for n, a in known.items()
-        if (a.objective, a.prox) == (name, False)
-        and a.settings.items() <= objective.items()
-        and (a.exchange or {}).items() <= exchange.items()
-    }
-    base = max(fitting, key=lambda n: fitting[n], default=name)
-    if objective.get("layer"):
-        base = f"hidden-{base}"
-    if not objective.get("mu"):
-        return base
-    prox = [n for n, a in known.items() if a.prox and a.objective == base]
-    return prox[0] if prox else f"{base}+prox"
-
-
-def old_identity(values: Mapping[str, Any]) -> str:
-    """Return what identified a run before ids had a schema: a hash of all settings in its file.
-
-    Args:
-        values: The values of a folder's experiment.toml, in its order.
-    """
-    engine = {k: v for k, v in section_of(values, "engine").items() if k != "processes"}
-    digest = hashlib.sha256(toml({**values, "rounds": 1, "engine": engine}).encode())
-    name, seed = section_of(values, "data").get("name"), values.get("seed")
-    return f"{name}-{algorithm_of(values)}-s{seed}-{digest.hexdigest()[:10]}"
-
-
-def toml(values: Mapping[str, Any]) -> str:
-    """Format nested values as TOML; those that are in no section come first."""
-    import tomli_w
-
-    flat = {k: v for k, v in values.items() if not isinstance(v, dict)}
-    return tomli_w.dumps(flat | {k: v for k, v in values.items() if isinstance(v, dict)})
-
-
 def settings() -> Iterator[tuple[str, str, Any, str]]:
     """Yield each setting's dotted path, type, default, and the name of its section (or empty)."""
-    plain: dict[str, type[_Section]] = {
+    plain: dict[str, type[Section]] = {
         "training": TrainingSection,
         "exchange": ExchangeSection,
+        "updates": UpdatesSection,
+        "head": HeadSection,
         "engine": EngineSection,
     }
     for field, info in Experiment.model_fields.items():
         if field in NAMED:
             for name, section in NAMED[field].items():
-                yield from _fields(section, f"{field}.", name)
+                yield from fields_of(section, f"{field}.", name)
         elif field in plain:
-            yield from _fields(plain[field], f"{field}.", "")
+            yield from fields_of(plain[field], f"{field}.", "")
         else:
-            yield field, _type(info.annotation), info.default, ""
-
-
-def _fields(section: type[_Section], prefix: str, name: str) -> Iterator[tuple[str, str, Any, str]]:
-    for field, info in section.model_fields.items():
-        if field != "name" or not name:
-            default = "(required)" if info.is_required() else info.default
-            yield prefix + field, _type(info.annotation), default, name
-
-
-def _type(annotation: Any) -> str:
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _type(parts[0])
-    if origin in (Union, UnionType):
-        return " | ".join(_type(part) for part in parts)
-    if origin is Literal:
-        return " | ".join(repr(part) for part in parts)
-    if annotation is NoneType:
-        return "None"
-    return annotation.__name__ if inspect.isclass(annotation) and not parts else str(annotation)
-
-
-def _source(path: str, where: str, origin: Mapping[str, str]) -> str:
-    """Say where the value at a path came from; without a path, name all sources."""
-    if not path:
-        return f"{where} with {' and '.join(sorted(set(origin.values())))}" if origin else where
-    within = (
-        source
-        for at, source in origin.items()
-        if f"{path}.".startswith(f"{at}.") or f"{at}.".startswith(f"{path}.")
-    )
-    return next(within, where)
-
-
-def _mistakes(error: ValidationError, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the dotted path of each mistake, or an empty one, and a sentence about it."""
-    for mistake in error.errors():
-        path = [str(part) for part in mistake["loc"]]
-        at: Any = values
-        shown = []
-        # pydantic puts the section's name, or a type of a union, between the keys; drop these
-        for part in path:
-            if isinstance(at, Mapping) and part in at:
-                at = at[part]
-                shown.append(part)
-            elif part == path[-1] and mistake["type"] == "missing":
-                shown.append(part)
-        dotted = ".".join(shown) or "experiment"
-        match mistake["type"]:
-            case "extra_forbidden":
-                # If the section does not exist, name the setting in it.
-                while isinstance(at, Mapping) and at:
-                    key, at = next(iter(at.items()))
-                    shown.append(str(key))
-                dotted = ".".join(shown)
-                yield dotted, f"{dotted}={_shown(at)} is not a setting{_nearest(shown, values)}"
-            case "missing" | "union_tag_not_found":
-                missing = dotted if mistake["type"] == "missing" else f"{dotted}.name"
-                yield "", f"{missing} is missing; give it a value"
-            case "union_tag_invalid":
-                name = at.get("name")
-                known = str(mistake["ctx"]["expected_tags"]).replace("'", "")
-                near = _close(str(name), known.split(", "))
-                yield (
-                    f"{dotted}.name",
-                    f"{dotted}.name={_shown(name)} is unknown{near}; choose one of {known}",
-                )
-            case "value_error":
-                said = str(mistake["ctx"]["error"])
-                named = re.match(r"(\w+\.\w+)=", said)
-                yield named[1] if named else "", said
-            case _:
-                reason = mistake["msg"].removeprefix("Input ")
-                yield dotted, f"{dotted}={_shown(at)} {reason}"
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-
-
-def _nearest(shown: list[str], values: Mapping[str, Any]) -> str:
-    *section, key = shown
-    name = str(section_of(values, shown[0]).get("name", ""))
-    there = [
-        path.split(".")[-1]
-        for path, _, _, of in settings()
-        if path.split(".")[:-1] == section and of in ("", name)
-    ]
-    known = there if section and there else list(Experiment.model_fields)
-    near = (
-        _close(key, known) if there else _close(".".join(shown), [path for path, *_ in settings()])
-    )
-    return near or f"; known are {', '.join(known)}"
-
-
-def _close(word: str, known: list[str]) -> str:
-    match = difflib.get_close_matches(word, known, 1, 0.6)
-    return f"; did you mean {match[0]}?" if match else ""
+            yield field, type_name(info.annotation), info.default, ""

@@ -8,15 +8,9 @@ from typing import Any
 
 from fedmix.core.errors import BadInput
 from fedmix.core.files import parse_toml
-from fedmix.experiment.presets import PRESETS, experiment, sections
-from fedmix.experiment.spec import (
-    Experiment,
-    algorithm_of,
-    changed,
-    read_values,
-    section_of,
-    takes,
-)
+from fedmix.experiment.presets import PRESETS, RECOMMENDED, experiment, sections
+from fedmix.experiment.spec import Experiment
+from fedmix.experiment.values import algorithm_of, changed, read_values, section_of, takes
 
 
 def experiments(
@@ -34,7 +28,8 @@ def experiments(
 
     Args:
         what: The name of a preset, or the path of a .toml file.
-        algorithms: Names of algorithms; None is the file's own, or fedmix for a preset.
+        algorithms: Names of algorithms; None is the file's own, or the recommended one for a
+            preset.
         rounds, engine, device, processes: Settings that all experiments get; None leaves them.
         seed: The first seed; None is the preset's or the file's.
         seeds: The number of seeds, counted up from the first.
@@ -65,7 +60,9 @@ def experiments(
     where = what if what.endswith(".toml") else f"preset {what}"
     origin = dict.fromkeys(chosen, "command line") | dict.fromkeys(keys, "--set")
     grid = [parse_setting(s) for s in settings]
-    bases = [changed(_base_values(what, algorithm), chosen) for algorithm in algorithms]
+    # an objective that is named has its own defaults, not those of the recommended form
+    default = "fedmix" if "objective.name" in keys else RECOMMENDED
+    bases = [changed(_base_values(what, algorithm, default), chosen) for algorithm in algorithms]
     if "objective.name" in keys:  # first, since another objective takes other settings
         names = grid.pop(keys.index("objective.name"))
         _refuse_twice([str(name) for _, name in names], [dict([name]) for name in names])
@@ -154,10 +151,13 @@ def _value(text: str) -> Any:
         return text
 
 
-def _base_values(what: str, algorithm: str | None) -> dict[str, Any]:
-    """Return the values of a preset, or of a file, which need not be valid before --set."""
+def _base_values(what: str, algorithm: str | None, default: str) -> dict[str, Any]:
+    """Return the values of a preset, or of a file, which need not be valid before --set.
+
+    Without an algorithm, a preset has the default, and a file its own.
+    """
     if not what.endswith(".toml"):
-        return experiment(what, algorithm or "fedmix").values()
+        return experiment(what, algorithm or default).values()
     values = read_values(Path(what))
     if algorithm is None or algorithm == algorithm_of(values):
         return values

@@ -25,7 +25,7 @@ from fedmix.runs import checkpoint
 from fedmix.runs import run as runs
 from fedmix.runs.folder import locked
 from fedmix.runs.run import Run
-from fedmix.runs.summary import summarise
+from fedmix.runs.summary import SEEDED, summarise
 from tests.runs.victim import SPEC
 
 ROOT = Path(__file__).parents[2]
@@ -122,6 +122,11 @@ def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path) -> None:
     assert {k: v for k, v in a.items() if k != "seconds"} == {
         k: v for k, v in b.items() if k != "seconds"
     }
+
+
+def test_a_folder_may_be_text(tmp_path: Path) -> None:
+    summary = Run(tiny(), f"{tmp_path}/run").execute()
+    assert Run.open(f"{tmp_path}/run").summary == summary
 
 
 def test_folder_holds_what_it_should(tmp_path: Path) -> None:
@@ -355,7 +360,7 @@ def test_a_summary_states_its_guarantee(tmp_path: Path) -> None:
     some = Run(tiny(**settings), tmp_path / "some").execute()
     assert (some["releases"], some["delta"]) == (1, 1e-5)
     assert some["epsilon"] > 0
-    assert some["privacy"].endswith("Weights, sizes and who takes part are not covered.")
+    assert some["privacy"].endswith(f"Weights, sizes and who takes part are not covered.{SEEDED}")
     assert load_runs([tmp_path / "some"])[0].privacy == some["privacy"]
 
 

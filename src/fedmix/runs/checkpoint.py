@@ -41,6 +41,16 @@ class Checkpoint:
             state |= self._read(self._means)[0]
         return state, about
 
+    def rounds(self) -> int:
+        """Return how many rounds are done; 0 without a checkpoint that can be read."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self.folder / FILE, framework="pt") as file:
+                return int(file.get_tensor("round"))
+        except (SafetensorError, OSError, ValueError, RuntimeError):
+            return 0
+
     def save(self, state: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
         """Write a state, and the released means in it if their version is new.
 

@@ -10,6 +10,10 @@ import numpy as np
 import torch
 
 from fedmix import __version__
+from fedmix.core.errors import BadInput
+from fedmix.core.files import parse_json, read_within
+
+LARGEST = 1 << 20  # bytes of environment.json
 
 
 def environment(device: torch.device, command: str) -> dict[str, str]:
@@ -30,6 +34,18 @@ def environment(device: torch.device, command: str) -> dict[str, str]:
         "command": command or " ".join(sys.argv),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def known(folder: Path) -> dict[str, str]:
+    """Return the content of a run folder's environment.json, of which no result depends.
+
+    What cannot be read is left out.
+    """
+    try:
+        said = parse_json(read_within(folder / "environment.json", LARGEST, "", links=False))
+    except (BadInput, ValueError):
+        return {}
+    return {k: v for k, v in said.items() if isinstance(v, str)} if isinstance(said, dict) else {}
 
 
 def _model(device: torch.device) -> str:

@@ -1,6 +1,6 @@
 """Execute several runs, one after the other or in parallel processes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -10,12 +10,13 @@ import torch
 
 from fedmix.core.errors import BadInput, FedmixError, Interrupted
 from fedmix.core.ranks import ALONE, are_launched, launched
+from fedmix.experiment.labels import titles
 from fedmix.experiment.spec import Experiment
-from fedmix.runs.interrupt import finish_round_on_ctrl_c
+from fedmix.runs.interrupt import among, finish_round_on_ctrl_c
 from fedmix.runs.jobs import Outcome, at_once, refused
-from fedmix.runs.progress import Progress
+from fedmix.runs.progress import Board, Progress
 from fedmix.runs.run import Run, folder_of
-from fedmix.runs.tensorboard import listening
+from fedmix.runs.trackers import tracking
 
 
 def runs_in(out: Path, experiments: Sequence[Experiment]) -> list[Run]:
@@ -35,7 +36,7 @@ def run_each(
     *,
     command: str,
     quiet: bool,
-    tensorboard: bool = False,
+    track: str = "",
     jobs: int = 1,
     gpus: Sequence[int] = (),
 ) -> Iterator[tuple[Run, Outcome]]:
@@ -48,7 +49,7 @@ def run_each(
         root: Folder with the hub's files; None downloads them.
         command: The command line that environment.json records.
         quiet: Show no progress.
-        tensorboard: Also log to TensorBoard.
+        track: Names of trackers that are told of every round, split by commas.
         jobs: How many runs to execute at once; if more than 1, each in a process of its own.
         gpus: Numbers of the GPUs that are handed out to them in turn; by default all share.
 
@@ -62,51 +63,61 @@ def run_each(
         raise BadInput(f"--jobs {jobs} uses {jobs} of {len(gpus)} devices; give --jobs {len(gpus)}")
     if gpus and max(gpus) >= (there := torch.cuda.device_count()):
         raise BadInput(f"device cuda:{max(gpus)} does not exist: this machine shows {there} GPUs")
-    titles = [
-        f"{e.data.name} {e.algorithm} seed {e.seed}" for e in (run.experiment for run in runs)
-    ]
-    widest = max(map(len, titles), default=0)
-    here = [(run, titles[i].ljust(widest), f"{i + 1}/{len(runs)}") for i, run in enumerate(runs)]
-    apart = [one for one in here if unfinished(one[0])] if jobs > 1 else []
-    if len(apart) > 1:
-        why = refused([run.experiment for run, _, _ in apart], root)
-        yield from (
-            (run, why[run.experiment.id]) for run, _, _ in apart if run.experiment.id in why
-        )
-        here = [one for one in here if one not in apart]
-        apart = [one for one in apart if one[0].experiment.id not in why]
-    else:
-        apart = []
-    with finish_round_on_ctrl_c() as stopped:
-        for run, title, number in here:
-            if stopped():
-                raise Interrupted(
-                    f"stopped before {run.folder.name}; the same command goes on where it was"
-                )
-            outcome: Outcome
-            with Progress(title, run.experiment, number, quiet=quiet) as progress:
-                try:
-                    with (
-                        _with_others(run, root),
-                        listening(run.folder, progress.update, tensorboard) as listen,
-                    ):
-                        outcome = run.execute(listen, command=command, root=root, stopped=stopped)
-                except Interrupted:
-                    raise
-                except Exception as error:  # of any kind, since the other runs go on
-                    outcome = error
+    names = titles([run.experiment for run in runs])
+    if len(runs) > 1:
+        names = [f"[{i}/{len(runs)}] {name}" for i, name in enumerate(names, 1)]
+    todo, done = list[tuple[Run, str]](), list[tuple[Run, str]]()
+    for run, title in zip(runs, names, strict=True):
+        (todo if unfinished(run) else done).append((run, title))
+    apart = jobs > 1 and len(todo) > 1
+    why = refused([run.experiment for run, _ in todo], root) if apart else {}
+    for run, _ in todo:
+        if run.experiment.id in why:
+            yield run, why[run.experiment.id]
+    todo = [one for one in todo if one[0].experiment.id not in why]
+    left = [(run.experiment, run.begun()) for run, _ in todo]
+    with (
+        finish_round_on_ctrl_c() as stopped,
+        Board(left, ended=len(runs) - len(todo), quiet=quiet) as board,
+    ):
+        for run, title in done:
+            try:
+                outcome: Outcome = run.execute(command=command)  # reads what it gave
+                board.note(f"{title}  done before")
+            except Exception as error:  # of any kind, since the other runs go on
+                outcome = error
             yield run, outcome
         if apart:
             yield from at_once(
-                apart,
-                min(jobs, len(apart)),
+                todo,
+                min(jobs, len(todo)),
                 root,
+                board,
                 command=command,
-                quiet=quiet,
-                tensorboard=tensorboard,
+                track=track,
                 stopped=stopped,
                 gpus=gpus,
             )
+            return
+        for run, title in todo:
+            if stopped():
+                raise among(board.ended, board.runs)
+            try:
+                with (
+                    Progress(title, run.experiment, run.begun(), board=board) as progress,
+                    _with_others(run, root),
+                    tracking(track, run.folder, run.experiment.values(), progress.update) as listen,
+                ):
+                    outcome = run.execute(
+                        listen, begin=progress.begin, command=command, root=root, stopped=stopped
+                    )
+            except Interrupted:
+                if len(runs) == 1:
+                    raise
+                raise among(board.ended, board.runs) from None
+            except Exception as error:  # of any kind, since the other runs go on
+                outcome = error
+            yield run, outcome
 
 
 def _with_others(run: Run, root: Path | None) -> AbstractContextManager[None]:
@@ -127,24 +138,27 @@ def unfinished(run: Run) -> bool:
         return False
 
 
-def raise_failures(failures: Sequence[tuple[Run, Exception]], runs: int) -> None:
+def raise_failures(failures: Mapping[Path, Exception], runs: int) -> None:
     """Raise one error for the runs that failed; return if there are none.
 
     Args:
-        failures: The runs that failed, with their errors.
+        failures: The error of each run that failed, by its folder.
         runs: Number of all runs.
 
     Raises:
         BadInput: Every run was refused; the error itself if it is the same for all.
+        Exception: The error of the only run.
         FedmixError: Some runs failed; it names each with its error.
     """
-    all_refused = len(failures) == runs and all(isinstance(e, BadInput) for _, e in failures)
-    if all_refused and len({str(error) for _, error in failures}) == 1:
-        raise failures[0][1]
+    errors = list(failures.values())
+    all_refused = len(errors) == runs and all(isinstance(e, BadInput) for e in errors)
+    if errors and (runs == 1 or (all_refused and len(set(map(str, errors))) == 1)):
+        raise errors[0]
     if failures:
-        told = "; ".join(
-            f"{run.folder.name}: {error or type(error).__name__}" for run, error in failures
+        told = (
+            f"\n  {folder.name}: {error or type(error).__name__}"
+            for folder, error in failures.items()
         )
         raise (BadInput if all_refused else FedmixError)(
-            f"{len(failures)} of {runs} runs failed: {told}"
+            f"{len(failures)} of {runs} runs failed:{''.join(told)}"
         )

@@ -5,7 +5,7 @@ reproduce` run it again; a run that finishes removes it.
 """
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fedmix.core.errors import BadInput, Collapsed, Diverged
 from fedmix.core.files import parse_json, printable, write_whole
@@ -40,11 +40,19 @@ def read_failure(folder: Path) -> Failure | None:
     content = read(path)
     try:
         said = parse_json(content)
+    except ValueError:
+        said = None
+    return failure_of(said, path)
+
+
+def failure_of(said: Any, path: Path) -> Failure:
+    """Return the failure that a file or a store tells of; raise BadInput if it tells of none."""
+    try:
         kind: Literal["diverged", "collapsed"] = (
             "collapsed" if said.get("kind") == "collapsed" else "diverged"
         )
         return Failure(kind, int(said["round"]), printable(said["reason"]))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         raise BadInput(
-            f"{path} is damaged; delete it and go on with: fedmix resume {folder}"
+            f"{path} is damaged; delete it and go on with: fedmix resume {path.parent}"
         ) from None

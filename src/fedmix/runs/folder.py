@@ -6,6 +6,7 @@
     gallery.safetensors     some exchanged means, for image data
     means-V.safetensors     version V of the released means; the checkpoint names one version
     failure.json            how a run that diverged or collapsed ended
+    tracking.json           what W&B and MLflow call it, if they are told of it
 
 A file is written under another name and renamed, so it is complete or absent. Metrics are appended,
 and cut back to the checkpoint when a run continues. If clients have test samples of their own,
@@ -35,6 +36,26 @@ def read(path: Path) -> bytes:
     """
     advice = f"restore it, or delete {path.parent} to start anew"
     return read_within(path, LARGEST, advice, links=False)
+
+
+def run_folders(folder: Path, levels: int = 2) -> Iterator[Path]:
+    """Yield the run folders in a folder, or in those below it; or itself, if it is one.
+
+    Raises:
+        BadInput: A folder cannot be read.
+    """
+    if (folder / "experiment.toml").is_file():
+        yield folder
+    elif levels:
+        try:
+            below = sorted(path for path in folder.iterdir() if path.is_dir())
+        except OSError as error:
+            raise BadInput(
+                f"{folder} cannot be read ({error.strerror}); give a folder that 'fedmix run' made"
+            ) from error
+        for path in below:
+            if not path.name.startswith("."):
+                yield from run_folders(path, levels - 1)
 
 
 def as_json(value: Mapping[str, Any], indent: int | None = 1) -> bytes:

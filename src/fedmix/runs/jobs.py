@@ -1,9 +1,9 @@
 """Several runs at once, each in a child process: `--jobs`.
 
-A child gets its run as an argument and calls `Run.execute`. It writes the metrics of every round,
-and at last the outcome of the run, as lines of JSON to its standard output. Anything on its
-standard input asks it to stop after its round, with a checkpoint. If that input is closed, it exits
-at once, so that no child outlives its parent.
+A child gets its run as an argument and calls `Run.execute`. It writes that it begins, the metrics
+of every round, and at last the outcome of the run, as lines of JSON to its standard output.
+Anything on its standard input asks it to stop after its round, with a checkpoint. If that input is
+closed, it exits at once, so that no child outlives its parent.
 """
 
 import json
@@ -14,14 +14,13 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
 import torch
-from rich.progress import TaskID
 
 from fedmix.core.devices import cores, device_named
 from fedmix.core.errors import (
@@ -35,9 +34,11 @@ from fedmix.core.errors import (
     format_warning,
 )
 from fedmix.experiment.spec import Experiment
-from fedmix.runs.progress import Progress, bars
+from fedmix.runs.interrupt import among
+from fedmix.runs.progress import Board, Progress
 from fedmix.runs.run import Run
-from fedmix.runs.tensorboard import listening
+from fedmix.runs.trackers import tracking
+from fedmix.training.engines.threads import OURS
 
 ASK_SECONDS = 0.2  # how often to check whether Ctrl-C was pressed
 # subclasses before FedmixError: a child sends the first that fits
@@ -75,80 +76,62 @@ def refused(experiments: Sequence[Experiment], root: Path | None) -> dict[str, E
 
 
 def at_once(
-    runs: Sequence[tuple[Run, str, str]],
+    runs: Sequence[tuple[Run, str]],
     jobs: int,
     root: Path | None,
+    board: Board,
     *,
     command: str,
-    quiet: bool,
-    tensorboard: bool,
+    track: str,
     stopped: Callable[[], bool],
     gpus: Sequence[int] = (),
 ) -> Iterator[tuple[Run, Outcome]]:
     """Execute up to `jobs` runs at a time; yield each run with its outcome when it ends.
 
     Args:
-        runs: Each run with its title and its number among all runs.
+        runs: Each run with its title.
         jobs: How many run at a time.
         root: Folder with the hub's files; None downloads them.
+        board: Where they are shown.
         command: The command line that environment.json records.
-        quiet: Show no progress.
-        tensorboard: Also log to TensorBoard.
+        track: Names of trackers that are told of every round, split by commas.
         stopped: Returns whether Ctrl-C was pressed.
         gpus: Numbers of the GPUs that are handed out to runs in turn; by default all share.
 
     Raises:
         Interrupted: Ctrl-C was pressed before all runs had ended.
     """
-    waiting, running, asked, ended = list(reversed(runs)), set[_Child](), False, 0
+    waiting, running, asked = list(reversed(runs)), set[_Child](), False
     heard: SimpleQueue[tuple[_Child, Any]] = SimpleQueue()
     free = [gpus[i % len(gpus)] if gpus else None for i in reversed(range(jobs))]
-    with bars(quiet=quiet) or nullcontext() as live:
-        every = live.add_task("all runs", total=len(runs), now="") if live else TaskID(0)
-        try:
-            while running or (waiting and not stopped()):
-                while waiting and len(running) < jobs and not stopped():
-                    run, title, number = waiting.pop()
-                    progress = Progress(title, run.experiment, number, quiet=quiet, among=live)
-                    task = [
-                        str(run.folder),
-                        root and str(root),
-                        run.experiment.values(),
-                        command,
-                        tensorboard,
-                    ]
-                    gpu = free.pop()
-                    env = _environment(run, jobs, gpu)
-                    running.add(_Child(run, progress, task, env, heard, gpu))
-                    if not live:
-                        progress.note("started")
-                if stopped() and not asked:
-                    asked = True
-                    for child in running:
-                        child.ask_to_stop()
-                with suppress(Empty):
-                    child, said = heard.get(timeout=ASK_SECONDS)
-                    if said is not None:
-                        child.take(said)
-                    else:
-                        running.remove(child)
-                        free.append(child.gpu)
-                        outcome = child.end()
-                        if not isinstance(outcome, Interrupted):
-                            ended += 1
-                            yield child.run, outcome
-                if live:
-                    live.update(
-                        every, completed=ended + sum(child.progress.share for child in running)
-                    )
-        finally:
-            for child in running:
-                child.kill()
-    if ended < len(runs):
-        raise Interrupted(
-            f"stopped with {ended} of {len(runs)} missing runs done; the same command goes on "
-            "where the others were"
-        )
+    try:
+        while running or (waiting and not stopped()):
+            while waiting and len(running) < jobs and not stopped():
+                run, title = waiting.pop()
+                progress = Progress(title, run.experiment, run.begun(), board=board)
+                values = run.experiment.values()
+                task = [str(run.folder), root and str(root), values, command, track]
+                gpu = free.pop()
+                running.add(_Child(run, progress, task, _environment(run, jobs, gpu), heard, gpu))
+            if stopped() and not asked:
+                asked = True
+                for child in running:
+                    child.ask_to_stop()
+            with suppress(Empty):
+                child, said = heard.get(timeout=ASK_SECONDS)
+                if said is not None:
+                    child.take(said)
+                else:
+                    running.remove(child)
+                    free.append(child.gpu)
+                    outcome = child.end()
+                    if not isinstance(outcome, Interrupted):
+                        yield child.run, outcome
+    finally:
+        for child in running:
+            child.kill()
+    if board.ended < board.runs:
+        raise among(board.ended, board.runs)
 
 
 def _environment(run: Run, jobs: int, gpu: int | None = None) -> dict[str, str]:
@@ -157,7 +140,9 @@ def _environment(run: Run, jobs: int, gpu: int | None = None) -> dict[str, str]:
     It sets the threads of training on a CPU and of compilation, unless the caller has set them.
     """
     share = str(max(1, cores() // jobs))
-    training = {"OMP_NUM_THREADS": share} if run.experiment.engine.device.startswith("cpu") else {}
+    training = {}
+    if run.experiment.engine.device.startswith("cpu") and "OMP_NUM_THREADS" not in os.environ:
+        training = {"OMP_NUM_THREADS": share, OURS: "1"}
     mine = {}
     if gpu is not None:  # one of those that this process sees, by number
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -198,8 +183,10 @@ class _Child:
         heard.put((self, None))
 
     def take(self, said: list[Any]) -> None:
-        """Handle a message: the metrics of a round, or the outcome of the run."""
-        if said[0] == "round":
+        """Handle a message: the run begins, the metrics of a round, or the outcome of the run."""
+        if said[0] == "begin":
+            self.progress.begin()
+        elif said[0] == "round":
             self.progress.update(said[1])
         else:
             self.last = said
@@ -214,7 +201,7 @@ class _Child:
         """Wait for the process to end, and return the outcome of the run."""
         outcome = self._outcome(self.process.wait())
         self._close()
-        self.progress.leave(str(outcome) if isinstance(outcome, Exception) else "")
+        self.progress.leave(outcome if isinstance(outcome, Exception) else None)
         return outcome
 
     def _outcome(self, code: int) -> Outcome:
@@ -254,12 +241,16 @@ def _work(task: str) -> None:
         with suppress(BrokenPipeError):  # the parent is gone, and this process ends soon
             print(json.dumps([kind, what]), file=says, flush=True)
 
-    folder, root, values, command, tensorboard = json.loads(task)
+    folder, root, values, command, track = json.loads(task)
     try:
         run = Run(Experiment.of(values), Path(folder))
-        with listening(run.folder, lambda line: say("round", line), tensorboard) as listen:
+        with tracking(track, run.folder, values, lambda line: say("round", line)) as listen:
             done = run.execute(
-                listen, command=command, root=root and Path(root), stopped=stop.is_set
+                listen,
+                begin=lambda: say("begin", None),
+                command=command,
+                root=root and Path(root),
+                stopped=stop.is_set,
             )
         say("done", done)
     except FedmixError as error:

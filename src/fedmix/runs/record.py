@@ -25,12 +25,15 @@ from fedmix.core.files import read_toml
 from fedmix.core.registry import OBJECTIVES, SERVER_STEPS
 from fedmix.core.validation import flag, instance, is_number, shown, whole
 from fedmix.data.federated import digest
-from fedmix.experiment.spec import LARGEST, algorithm_of
+from fedmix.experiment.values import LARGEST, algorithm_of
 from fedmix.objectives import Hidden, Objective, Proximal
-from fedmix.objectives.base import Sum
+from fedmix.objectives.base import Sum, Weighted, titled
 from fedmix.runs.interrupt import finish_round_on_ctrl_c
-from fedmix.runs.progress import Progress
+from fedmix.runs.notebook import NotebookProgress
+from fedmix.runs.progress import Progress, console
 from fedmix.runs.run import RunFolder, kept
+from fedmix.runs.summary import Summary
+from fedmix.runs.trackers import tracking
 from fedmix.server_steps import FedAvg, ServerStep
 from fedmix.training.federation import Federation
 from fedmix.training.rounds import Rounds
@@ -48,8 +51,9 @@ def record(
     *,
     evaluate_every: int = 1,
     target: float | None = None,
+    track: str = "",
     quiet: bool = False,
-) -> dict[str, Any]:
+) -> Summary:
     """Train a federation up to round `rounds` in a run folder, from the checkpoint there if any.
 
     Ctrl-C stops after the current round, with a checkpoint. A script that makes the same federation
@@ -62,10 +66,12 @@ def record(
         rounds: Number of rounds in all.
         evaluate_every: Rounds between two evaluations.
         target: Score to which rounds are counted.
+        track: Names of trackers that are told of every round, split by commas: tensorboard, wandb,
+            mlflow.
         quiet: Show no progress.
 
     Returns:
-        The summary of the run.
+        The summary of the run: a dict, with `history` and `plot()` for the metrics by round.
 
     Raises:
         BadInput: An argument is wrong, or the folder holds another run or cannot be used.
@@ -81,6 +87,7 @@ def record(
             f"target={shown(target)} is no number; give the score to reach, or leave it out"
         )
     instance("folder", folder, (str, os.PathLike), "give the path of a folder")
+    instance("track", track, str, "give names of trackers, split by commas")
     flag("quiet", quiet)
     if federation.round:
         raise BadInput(
@@ -92,14 +99,17 @@ def record(
         int(rounds), int(evaluate_every), target, federation.training, settings_of(federation)
     )
     title = f"{federation.data.name} {spec.algorithm} seed {federation.seed}"
+    run = Recording(spec, Path(folder), federation)
+    notebook = console().is_jupyter and not quiet
     with (
         finish_round_on_ctrl_c() as stopped,
-        Progress(title, spec, "1/1", quiet=quiet) as progress,
+        NotebookProgress(title, spec, run.begun())
+        if notebook
+        else Progress(title, spec, run.begun(), quiet=quiet) as progress,
+        tracking(track, run.folder, spec.values(), progress.update) as listen,
     ):
         try:
-            summary = Recording(spec, Path(folder), federation).execute(
-                progress.update, stopped=stopped
-            )
+            summary = run.execute(listen, begin=progress.begin, stopped=stopped)
         except Interrupted:
             said = f"stopped after round {federation.round}; run the same again to go on"
             # a script that loops over runs does not take this for a failed run
@@ -123,6 +133,11 @@ class Recorded:
     def algorithm(self) -> str:
         """Name of the algorithm."""
         return algorithm_of(self.settings)
+
+    @property
+    def per_round(self) -> int:
+        """How many clients train in a round."""
+        return self.training.per_round(self.settings["data"]["clients"])
 
     @property
     def identity(self) -> str:
@@ -182,6 +197,8 @@ def settings_of(federation: Federation) -> dict[str, Any]:
         "training": asdict(federation.training),
         **({"exchange": asdict(exchange.how)} if exchange else {}),
         **_server(federation.server),
+        **({"updates": asdict(federation.updates)} if federation.updates else {}),
+        **({"head": {"name": "lda", **asdict(federation.head)}} if federation.head else {}),
         "engine": {"name": federation.engine.name, **asdict(federation.engine)},
         "recorded": {
             "samples": _hash(digest(
@@ -258,6 +275,9 @@ def _objective(objective: Objective) -> dict[str, Any]:
         if type(objective.second) is Proximal and not first.get("mu"):
             return first | {"mu": objective.second.mu}
         return {"name": f"{first['name']}+{second['name']}", "first": first, "second": second}
+    if type(objective) is Weighted:
+        inner = _objective(objective.objective)
+        return {"name": f"{objective.weight:g}*{inner['name']}", "first": inner}
     if type(objective) is Hidden:
         return _objective(objective.objective) | {"layer": objective.layer}
     inner = {
@@ -265,7 +285,7 @@ def _objective(objective: Objective) -> dict[str, Any]:
         for name, value in vars(objective).items()
         if isinstance(value, Objective)
     }
-    named = {"name": NAMES.get(type(objective), type(objective).__name__)}
+    named = {"name": NAMES.get(type(objective), titled(objective))}
     return named | {"mu": 0.0, "layer": 0} | vars(objective) | inner | named
 
 

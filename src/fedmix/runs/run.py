@@ -7,27 +7,32 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedmix.core.errors import BadInput, Collapsed, Diverged, Interrupted
+from fedmix.core.devices import cores
+from fedmix.core.errors import BadInput, Collapsed, Diverged, FedmixError, Interrupted
 from fedmix.core.files import flat, write_whole
 from fedmix.core.ranks import Ranks, here
+from fedmix.core.reprs import counted
 from fedmix.core.signals import heard
-from fedmix.experiment.spec import SCHEMA, Experiment, old_identity, read_values, toml
+from fedmix.experiment.spec import HOW, SCHEMA, Experiment
+from fedmix.experiment.values import old_identity, read_values, section_of, toml
 from fedmix.runs.checkpoint import Checkpoint
 from fedmix.runs.clients import clients_of, gallery_of
-from fedmix.runs.environment import environment
+from fedmix.runs.environment import environment, known
 from fedmix.runs.failure import forget_failure, record_failure
 from fedmix.runs.folder import as_json, locked, writing
 from fedmix.runs.metrics import cut, metrics_of, read_lines
-from fedmix.runs.summary import privacy, read_summary, summarise
+from fedmix.runs.summary import Summary, privacy, read_summary, summarise
+from fedmix.training.engines.choice import MOST, choose
 from fedmix.training.federation import Federation
 from fedmix.training.rounds import Rounds
 
 CHECKPOINT_SECONDS = 5.0
-MAY_CHANGE = ("rounds", "engine.processes")  # when a run continues
+LONGEST = 1 << 62  # more local steps than any run has
+MAY_CHANGE = ("rounds", "engine.processes")
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -43,6 +48,8 @@ class Spec(Protocol):
     def evaluate_every(self) -> int: ...
     @property
     def target(self) -> float | None: ...
+    @property
+    def per_round(self) -> int: ...
     @property
     def training(self) -> Any: ...
     @property
@@ -60,9 +67,15 @@ class RunFolder:
         folder: The run folder.
     """
 
-    def __init__(self, experiment: Spec, folder: Path) -> None:
-        self.experiment, self.folder = experiment, folder
-        self.checkpoint = Checkpoint(folder)
+    may_change: tuple[str, ...] = MAY_CHANGE  # when a run continues
+
+    def __init__(self, experiment: Spec, folder: Path | str) -> None:
+        self.experiment, self.folder = experiment, Path(folder)
+        self.checkpoint = Checkpoint(self.folder)
+
+    def __repr__(self) -> str:
+        what = f"{self.experiment.algorithm}, {counted(self.experiment.rounds, 'round')}"
+        return f"{type(self).__name__}({str(self.folder)!r}: {what})"
 
     def _build(self, root: Path | None) -> Rounds:
         """Return what trains, before its first round."""
@@ -76,6 +89,10 @@ class RunFolder:
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run, or None; raises BadInput if its file is damaged."""
         return read_summary(self.folder)
+
+    def begun(self) -> int:
+        """Return how many of its rounds are done."""
+        return min(self.checkpoint.rounds(), self.experiment.rounds)
 
     def finished(self) -> dict[str, Any] | None:
         """Return the summary if all rounds are done, else None.
@@ -94,11 +111,12 @@ class RunFolder:
         self,
         listen: Listener = lambda _: None,
         *,
+        begin: Callable[[], None] = lambda: None,
         command: str = "",
         root: Path | None = None,
         stopped: Callable[[], bool] = lambda: False,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    ) -> dict[str, Any]:
+    ) -> Summary:
         """Run to the end, from the checkpoint if there is one, and return the summary.
 
         Where several ranks train together, all call it. The first has the folder, and what it is
@@ -106,6 +124,7 @@ class RunFolder:
 
         Args:
             listen: Called with the metrics of every round.
+            begin: Called before the first round, when all is loaded.
             command: Command line that environment.json records.
             root: Folder with the hub's files; None downloads them.
             stopped: Called after every round; True writes a checkpoint and stops the run.
@@ -124,8 +143,9 @@ class RunFolder:
             self._refuse_other()
             done: dict[str, Any] | None = ranks.first_sends(self.finished())
             if done is not None:
-                return done
+                return Summary(done, self.folder)
             federation, seconds = self._begin(ranks, root, command)
+            begin()
             try:
                 self._train(federation, seconds, listen, stopped, checkpoint_seconds)
             except (Diverged, Collapsed) as error:
@@ -133,26 +153,24 @@ class RunFolder:
                 raise
             summary = self._finish(federation)
             ranks.agree(summary)
-            return summary
+            return Summary(summary, self.folder)
 
-    def _follow(self, ranks: Ranks, root: Path | None) -> dict[str, Any]:
+    def _follow(self, ranks: Ranks, root: Path | None) -> Summary:
         """Do what `execute` does on every rank but the first; return the same."""
         with heard([signal.SIGINT], lambda: None):  # the first hears it too, and tells the others
             done: dict[str, Any] | None = ranks.first_sends()
             if done is not None:
-                return done
+                return Summary(done, self.folder)
             with ranks.agreeing():
                 federation = self._build(root)
-            state, tested = ranks.first_sends()
+            state, tested, compiled = ranks.first_sends()
+            federation.settle(self.experiment.rounds, compiled)
             if state is not None:
                 federation.restore(state)
                 federation.watch.tested = tested
-            for _ in federation.run(
-                self.experiment.rounds, evaluate_every=self.experiment.evaluate_every
-            ):
-                pass
-            summary: dict[str, Any] = ranks.first_sends()
-            return summary
+            rounds, every = self.experiment.rounds, self.experiment.evaluate_every
+            federation.run(rounds, evaluate_every=every).finish()
+            return Summary(ranks.first_sends(), self.folder)
 
     def _train(
         self,
@@ -191,7 +209,7 @@ class RunFolder:
         if not (self.folder / "experiment.toml").is_file():
             return
         there, rounds = self._there(), self.experiment.rounds
-        if differs := _difference(there, self.experiment.values()):
+        if differs := _difference(there, self.experiment.values(), self.may_change):
             raise BadInput(
                 f"{self.folder} holds another experiment ({differs}); choose another folder"
             )
@@ -223,13 +241,16 @@ class RunFolder:
             federation = self._build(root)
             privacy(federation)  # a missing package fails now, not after the last round
         saved = self.checkpoint.load()
+        compiled = None if saved is None else self._compiled(federation)
+        federation.settle(self.experiment.rounds, compiled)
         if saved is None:
-            where = environment(federation.device, command) | federation.versions()
+            where = environment(federation.device, command)
+            where |= federation.how() | federation.versions()
             write_whole(self.folder / "environment.json", as_json(where))
             write_whole(self.folder / "clients.json", clients_of(federation))
             write_whole(self.folder / "metrics.jsonl", b"")
             write_whole(self.folder / "experiment.toml", spec)
-            ranks.first_sends((None, []))
+            ranks.first_sends((None, [], compiled))
             return federation, 0.0
         state, about = saved
         if not self._is_of_this(about.get("experiment")):
@@ -247,12 +268,25 @@ class RunFolder:
         if about.get("experiment") != self.experiment.identity:  # an identity of the old kind
             self.checkpoint.save(state, about | {"experiment": self.experiment.identity})
         write_whole(self.folder / "experiment.toml", spec)  # it may ask for more rounds than before
+        where = known(self.folder) | federation.how()
+        write_whole(self.folder / "environment.json", as_json(where))
         try:
             seconds = float(about["seconds"])
         except (KeyError, ValueError):
             raise self.checkpoint.damaged("its seconds are no number") from None
-        ranks.first_sends((state, federation.watch.tested))
+        ranks.first_sends((state, federation.watch.tested, compiled))
         return federation, seconds
+
+    def _compiled(self, federation: Rounds) -> bool:
+        """Whether local steps were compiled when the run in the folder began.
+
+        Folders from before this was chosen do not say: then it was as their settings say, or what
+        the engine does by itself.
+        """
+        if said := known(self.folder).get("compiled"):
+            return said == "yes"
+        asked = section_of(self._there(), "engine").get("compile")
+        return federation.compiled if asked is None else bool(asked)
 
     def _finish(self, federation: Rounds) -> dict[str, Any]:
         """Write the clients' scores and the summary, and return the summary."""
@@ -280,22 +314,49 @@ class Run(RunFolder):
     """
 
     experiment: Experiment
+    may_change = ("rounds", *HOW)
 
     def __init__(
-        self, experiment: Experiment, folder: Path, build: Callable[[], Rounds] | None = None
+        self, experiment: Experiment, folder: Path | str, build: Callable[[], Rounds] | None = None
     ) -> None:
         super().__init__(experiment, folder)
         self.build = build
 
     @staticmethod
-    def open(folder: Path) -> "Run":
+    def open(folder: Path | str) -> "Run":
         """Return the run in a folder, from its experiment.toml; raise BadInput if there is none."""
+        folder = Path(folder)
         if not (folder / "experiment.toml").is_file():
             raise BadInput(
                 f"{folder} holds no run: it has no experiment.toml; give a folder that 'fedmix "
                 "run' made"
             )
         return Run(Experiment.load(folder / "experiment.toml"), folder)
+
+    def processes(self, root: Path | None = None) -> int:
+        """Return the number of processes to train on.
+
+        It is what the settings say, else what the run in the folder began with, else what is chosen
+        for this work and this machine.
+
+        Args:
+            root: Folder with the hub's files; None downloads them.
+        """
+        engine, training = self.experiment.engine, self.experiment.build_training()
+        if engine.processes is not None:
+            return engine.processes
+        if (self.folder / "checkpoint.safetensors").is_file():
+            began = known(self.folder).get("processes", "1")
+            return int(began) if began in {str(n + 1) for n in range(MOST)} else 1
+        most = choose(LONGEST, self.experiment.per_round, cores()).processes
+        if most == 1 or engine.name != "vectorised" or engine.device != "cpu":
+            return 1
+        try:
+            sizes = self.experiment.build_data(root).clients.sizes
+        except FedmixError:  # the run itself says so
+            return 1
+        steps = training.steps_of_all(sizes, self.experiment.rounds)
+        return choose(steps, training.per_round(len(sizes)), cores()).processes
 
     def restored(self, root: Path | None = None) -> Federation:
         """Return the federation at the last checkpoint; nothing is written.
@@ -344,14 +405,16 @@ def folder_of(experiment: Experiment, out: Path, suffix: str = "") -> Path:
     return folder
 
 
-def kept(values: Mapping[str, Any]) -> dict[str, str]:
+def kept(values: Mapping[str, Any], may_change: Sequence[str] = MAY_CHANGE) -> dict[str, str]:
     """Return the settings that may not change when a run continues, by dotted path."""
-    return {key: value for key, value in flat(values) if key not in MAY_CHANGE}
+    return {key: value for key, value in flat(values) if key not in may_change}
 
 
-def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+def _difference(
+    there: Mapping[str, Any], here: Mapping[str, Any], may_change: Sequence[str]
+) -> str:
     """Describe the first setting that differs and may not; empty if there is none."""
-    before, now = kept(there), kept(here)
+    before, now = kept(there, may_change), kept(here, may_change)
     for key in now | before:
         if before.get(key) != now.get(key):
             hint = (

@@ -1,21 +1,53 @@
 """summary.json: the results of a finished run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedmix.core.errors import BadInput
 from fedmix.core.files import parse_json
+from fedmix.core.reprs import as_html
 from fedmix.privacy.accounting import upwards
-from fedmix.privacy.of_run import guarantee_of
+from fedmix.privacy.of_run import guarantee_of, head_guarantee_of, whole_of
 from fedmix.runs.folder import read
-from fedmix.training.rounds import Rounds
+from fedmix.runs.metrics import read_lines
+from fedmix.training.history import History
+from fedmix.training.rounds import HEAD_SCORE, Rounds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FILE = "summary.json"
 TEN = 10
+SEEDED = " The noise follows from the seed: this is what the method promises with secret noise."
 HIGHER_IS_BETTER = {"accuracy": True, "mse": False}
+
+
+class Summary(dict[str, Any]):
+    """The summary of a run, as in its summary.json, with the metrics of its rounds.
+
+    Args:
+        values: The summary.
+        folder: The run folder.
+    """
+
+    def __init__(self, values: Mapping[str, Any], folder: Path) -> None:
+        super().__init__(values)
+        self.folder = folder
+
+    @property
+    def history(self) -> History:
+        """Metrics of all rounds as columns, from metrics.jsonl."""
+        return History.of(read_lines(self.folder / "metrics.jsonl"))
+
+    def plot(self, name: str | None = None, **style: Any) -> "Axes":
+        """Draw a metric by round, see `History.plot`."""
+        return self.history.plot(name, **style)
+
+    def _repr_html_(self) -> str:
+        return as_html([*self.items(), ("folder", self.folder)])
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
@@ -79,12 +111,16 @@ def summarise(
     final = lines[-1]
     name = "accuracy" if "accuracy" in final else "mse"
     tests = [(line["round"], line[name]) for line in lines if name in line]
+    head = (
+        {"head": {"before": final[name], "after": final[HEAD_SCORE]}} if HEAD_SCORE in final else {}
+    )
     return {
         "rounds": final["round"],
         "identity": identity,
         "algorithm": algorithm,
         "score_name": name,
         **scores_of(name, tests, target),
+        **head,
         "seconds": final["seconds"],
         "bytes_up": final["bytes_up"],
         "bytes_down": final["bytes_down"],
@@ -94,14 +130,24 @@ def summarise(
 def privacy(federation: Rounds) -> dict[str, Any]:
     """Return what the releases so far guarantee, in a sentence and in numbers.
 
-    The numbers are None where nothing is guaranteed.
+    The numbers are None where nothing is guaranteed. `whole` is about all that leaves clients, and
+    one client; the others are about means, and one sample.
     """
-    sample = guarantee_of(federation)
+    sample, whole = guarantee_of(federation), whole_of(federation)
     numbers = {
         "epsilon": sample.epsilon if sample else None,
         "delta": sample.delta,
         "releases": sample.releases,
+        "whole": {
+            "epsilon": whole.epsilon if whole else None,
+            "delta": whole.delta,
+            "parts": whole.parts,
+            "reason": whole.reason,
+        },
     }
+    seeded = SEEDED if federation.samples_are_here else ""
+    if whole or (federation.updates and federation.updates.noise_multiplier):
+        return {"privacy": str(whole) + (seeded if whole else ""), **numbers}
     said = str(sample)
     if sample:
         client = guarantee_of(federation, level="client")
@@ -110,5 +156,16 @@ def privacy(federation: Rounds) -> dict[str, Any]:
             if client
             else " None for a whole client."
         )
-        said += " Weights, sizes and who takes part are not covered."
+        said += f" Weights, sizes and who takes part are not covered.{seeded}"
+    if federation.head is not None:
+        said += f" The head's statistics, beyond what the weights tell: {_of_head(federation)}"
     return {"privacy": said, **numbers}
+
+
+def _of_head(federation: Rounds) -> str:
+    """Return what the statistics for a head guarantee, in a sentence or two."""
+    sample = head_guarantee_of(federation)
+    if not sample:
+        return str(sample)
+    client = head_guarantee_of(federation, level="client")
+    return f"{sample} For a whole client replaced: ε = {upwards(client.epsilon)}."

@@ -64,7 +64,7 @@ class Page:
                 return dict(answer["result"])
 
     def open(self, path: Path, width: int = 1200, height: int = 900, scheme: str = "light") -> None:
-        """Load a file in a window of that size, and wait until all its scripts ran."""
+        """Load a file in a window of that size."""
         self.problems, self.requests = [], []
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -80,7 +80,6 @@ class Page:
         self.call("Page.navigate", url=path.absolute().as_uri())
         while self._next().get("method") != "Page.loadEventFired":
             pass
-        self.evaluate("drawn.then(() => true)")
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedmix.core.errors import BadInput
-from fedmix.report import files, load_runs, results_of
+from fedmix.report import draw, files, load_runs, results_of, write_html
 from fedmix.report.groups import grouped
 from tests.report.folders import metrics, run_folder, spec, study, write_lines
 
@@ -30,6 +30,16 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path, folder: str) -> None:
         load_runs([tmp_path / folder])
     with pytest.raises(BadInput, match="no run folders were given"):
         load_runs([])
+
+
+def test_folders_may_be_text_and_one_by_itself(tmp_path: Path) -> None:
+    run_folder(tmp_path / "runs" / "a", spec())
+    every = [load_runs(f"{tmp_path}/runs"), load_runs(tmp_path), load_runs([f"{tmp_path}/runs/a"])]
+    assert [[run.folder for run in runs] for runs in every] == [[tmp_path / "runs" / "a"]] * 3
+    write_html(every[0], f"{tmp_path}/page.html")
+    draw(every[0], f"{tmp_path}/curves.svg")
+    assert (tmp_path / "page.html").exists()
+    assert (tmp_path / "curves.svg").exists()
 
 
 def test_runs_on_other_numbers_of_processes_are_runs_of_one_group(tmp_path: Path) -> None:
@@ -164,11 +174,12 @@ def test_runs_that_differ_only_in_seed_form_a_group(tmp_path: Path) -> None:
     assert [run.seed for run in groups[1].runs] == ["0", "1", "2", "10"]
 
 
-def test_a_label_says_no_more_than_it_must(tmp_path: Path) -> None:
+def test_a_label_says_what_is_unusual(tmp_path: Path) -> None:
+    """M = 1 and σ = 0.1 have two of three each."""
     for i, (m, noise) in enumerate(((1, 0.0), (1, 0.1), ("all", 0.1))):
         run_folder(tmp_path / str(i), spec(rounds=1, exchange={"m": m, "noise": noise}))
     assert [group.label for group in grouped(load_runs([tmp_path]))] == [
-        "fedmix M=1 σ=0.1",
+        "fedmix",
         "fedmix M=all",
         "fedmix σ=0.0",
     ]

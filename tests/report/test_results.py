@@ -16,27 +16,10 @@ import pytest
 from fedmix.core.errors import BadInput
 from fedmix.report import curves, draw, load_runs, results_of
 from fedmix.report.series import band
-from tests.report.folders import run_folder, spec, study, write_lines
+from tests.report.folders import run_folder, scored, spec, study, write_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def scored(folder: Path, seed: int, scores: list[float], **sections: dict[str, object]) -> Path:
-    """A run with these accuracies, 2 s and 10 MB a round."""
-    made = run_folder(folder, spec("fedmix", seed, len(scores), **sections))
-    lines = [
-        {
-            "round": r,
-            "accuracy": a,
-            "seconds": 2.0 * r,
-            "bytes_up": 4_000_000 * r,
-            "bytes_down": 6_000_000 * r,
-        }
-        for r, a in enumerate(scores, 1)
-    ]
-    write_lines(made, lines)
-    return made
 
 
 def test_numbers_by_hand(tmp_path: Path) -> None:
@@ -85,12 +68,43 @@ def test_cells_are_in_units_for_people(tmp_path: Path) -> None:
         "runs": "2",
         "last": "70.0 ± 14.1",
         "best": "75.0 ± 21.2",
-        "last ten": "58.3 ± 21.2",
+        "last 3": "58.3 ± 21.2",
         "rounds to 88 %": "2 (1/2)",
         "seconds": "6.00",
         "MB up": "12.0",
         "MB down": "18.0",
     }
+
+
+def test_fewer_than_ten_evaluations_are_told(tmp_path: Path) -> None:
+    """In the title if all have the same number, else in the cells of those that have fewer."""
+    scored(tmp_path / "a", 0, [0.5] * 3, objective={"lam": 0.1})
+    scored(tmp_path / "b", 0, [0.5] * 4, objective={"lam": 0.2})
+    made = results_of(load_runs([tmp_path])).table()
+    assert made.titles[4] == "last ten"
+    assert [row[4] for row in made.rows] == ["50.0 (of 3)", "50.0 (of 4)"]
+    assert "or of all where there are fewer" in made.caption
+    made = results_of(load_runs([tmp_path / "b"])).table()
+    assert (made.titles[4], made.rows[0][4]) == ("last 4", "50.0")
+    scored(tmp_path / "c", 0, [0.5] * 11, objective={"lam": 0.3})
+    assert results_of(load_runs([tmp_path / "c"])).table().caption.endswith("last ten evaluations")
+
+
+def test_the_best_of_finished_groups_are_marked(tmp_path: Path) -> None:
+    """One group ends best, one had the best round, and one that is not finished does not count.
+
+    The target is 0.88: only the second reached it, and one whose other seed did not is not marked.
+    """
+    scored(tmp_path / "a", 0, [0.2, 0.5, 0.8], objective={"lam": 0.1})
+    scored(tmp_path / "b", 0, [0.2, 0.9, 0.7], objective={"lam": 0.2})
+    scored(tmp_path / "c", 0, [0.95, 0.1, 0.1], objective={"lam": 0.3})
+    scored(tmp_path / "d", 1, [0.1, 0.1, 0.1], objective={"lam": 0.3})
+    (scored(tmp_path / "e", 0, [0.99] * 3, objective={"lam": 0.4}) / "summary.json").unlink()
+    rows = results_of(load_runs([tmp_path])).marked()
+    assert [[cell.title for cell in row if cell.best] for row in rows] == [
+        ["last"], ["best", "last 3", "rounds to 88 %"], [], [],
+    ]  # fmt: skip
+    assert [cell.value for cell in rows[1]] == pytest.approx([1, 0.7, 0.9, 0.6, 2, 6, 12e6, 18e6])
 
 
 def test_lower_is_better_for_squared_errors(tmp_path: Path) -> None:
@@ -217,7 +231,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
 
 
 def test_importing_the_report_brings_no_heavy_library() -> None:
-    heavy = "plotly", "matplotlib", "rich", "jinja2", "PIL"
+    heavy = "matplotlib", "rich", "jinja2", "PIL"
     code = f"import sys, fedmix.report; print([m for m in {heavy} if m in sys.modules])"
     assert (
         subprocess.run(

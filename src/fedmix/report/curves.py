@@ -1,6 +1,6 @@
 """A picture of the score by round, as PNG or SVG."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from fedmix.core.errors import BadInput
 from fedmix.core.files import check_picture
 from fedmix.report.files import write_figure
-from fedmix.report.groups import Group, by_data, grouped
+from fedmix.report.groups import Group, by_data
 from fedmix.report.load import RunRecord
 from fedmix.report.results import Results
 from fedmix.report.series import STYLES, band, style
@@ -24,7 +24,7 @@ BESIDE = {
 }
 
 
-def draw(runs: Sequence[RunRecord], path: Path) -> None:
+def draw(runs: Sequence[RunRecord], path: Path | str) -> None:
     """Draw the mean score of each group by round, with the range over its seeds.
 
     Each data set has axes of its own.
@@ -32,9 +32,10 @@ def draw(runs: Sequence[RunRecord], path: Path) -> None:
     Raises:
         BadInput: The path is not that of a picture or cannot be written, or no run has a score.
     """
+    path = Path(path)
     check_picture(path)
-    groups = grouped(runs)
-    score = Results.of(groups).score
+    apart = by_data(runs)
+    score = Results.of([group for same in apart.values() for group in same]).score
     if score is None:
         raise BadInput(
             "none of these runs has been evaluated yet, so there is nothing to draw; wait for the "
@@ -42,7 +43,7 @@ def draw(runs: Sequence[RunRecord], path: Path) -> None:
         )
     from matplotlib.figure import Figure
 
-    panels = _panels(groups)
+    panels = _panels(apart)
     lines = [sum(_wrapped(group.label).count("\n") + 1 for group in part) for _, part in panels]
     beside = sum(lines) > FEW
     heights = [max(4.0, 0.5 + 0.18 * count) for count in lines]
@@ -58,13 +59,13 @@ def draw(runs: Sequence[RunRecord], path: Path) -> None:
     write_figure(path, figure)
 
 
-def _panels(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
+def _panels(apart: Mapping[str, Sequence[Group]]) -> list[tuple[str, Sequence[Group]]]:
     """Return title and groups of each set of axes.
 
     That is a data set, or a part of it if it has more groups than there are line styles.
     """
-    panels = []
-    for name, same in by_data(groups).items():
+    panels: list[tuple[str, Sequence[Group]]] = []
+    for name, same in apart.items():
         parts = [same[i : i + STYLES] for i in range(0, len(same), STYLES)]
         titles = [
             f"{name}, part {i} of {len(parts)}" if len(parts) > 1 else name

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmix.report.groups import Group
+from fedmix.report.groups import Group, among
 from fedmix.report.load import RunRecord
 from fedmix.report.metrics import Array
 
@@ -19,7 +19,7 @@ GALLERIES = 12
 class Shown:
     """The pictures of one way of exchanging, and the groups that use it."""
 
-    labels: list[str]
+    labels: str
     seed: str
     m: str
     noise: str
@@ -32,18 +32,18 @@ def galleries(groups: Sequence[Group]) -> list[Shown]:
 
     The pictures are those of the first seed that has some.
     """
-    ways: dict[frozenset[tuple[str, str]], tuple[RunRecord, list[str]]] = {}
+    ways: dict[frozenset[tuple[str, str]], tuple[RunRecord, list[Group]]] = {}
     for group in groups:
         run = next((run for run in group.runs if run.gallery), None)
         if run:
             way = frozenset(
                 (k, v) for k, v in group.settings.items() if k.startswith(("data.", "exchange."))
             )
-            ways.setdefault(way, (run, []))[1].append(group.label)
-    return [_shown(run, labels) for run, labels in list(ways.values())[:GALLERIES]]
+            ways.setdefault(way, (run, []))[1].append(group)
+    return [_shown(run, among(same)) for run, same in list(ways.values())[:GALLERIES]]
 
 
-def _shown(run: RunRecord, labels: list[str]) -> Shown:
+def _shown(run: RunRecord, labels: str) -> Shown:
     assert run.gallery is not None
     means, samples = (
         [png(picture) for picture in some[:PICTURES]]

@@ -1,32 +1,13 @@
 """Groups of runs that differ only in their seed, labelled by what distinguishes them."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from fedmix.experiment.labels import ALGORITHM, Settings, labels
 from fedmix.report.load import RunRecord
 
-# labels use the command line's name of an algorithm: fedprox is the objective fedavg with a μ
-ALGORITHM = "objective.name"
-SECTIONS = (  # the most interesting first
-    "objective",
-    "exchange",
-    "data",
-    "model",
-    "training",
-    "engine",
-)
-SIGNS = {
-    "lam": "λ",
-    "mu": "μ",
-    "alpha": "α",
-    "noise": "σ",
-    "m": "M",
-    "clients_per_round": "K",
-    "epochs": "E",
-    "batch_size": "B",
-}
-Settings = Mapping[str, str]
+NAMED = 3  # groups that are named before "and 4 more"
 
 
 @dataclass(frozen=True)
@@ -48,105 +29,63 @@ class Group:
 
 
 def grouped(runs: Sequence[RunRecord]) -> list[Group]:
-    """Return the groups of these runs, sorted by label, with numbers in labels by size."""
+    """Return the groups of these runs, sorted by label, with numbers in labels by size.
+
+    If there are several data sets, a label names its own after the algorithm.
+    """
+    apart = by_data(runs)
+    groups = [
+        replace(group, label=_inserted(group, name)) if len(apart) > 1 else group
+        for name, same in apart.items()
+        for group in same
+    ]
+    return sorted(groups, key=lambda group: natural(group.label))
+
+
+def by_data(runs: Sequence[RunRecord]) -> dict[str, list[Group]]:
+    """Return the groups of each data set, since those of different ones cannot be compared."""
+    apart: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        apart.setdefault(run.settings.get("data.name", ""), []).append(run)
+    return {name: _grouped(same) for name, same in apart.items()}
+
+
+def _inserted(group: Group, name: str) -> str:
+    first = group.runs[0].algorithm
+    return f"{first} {name}{group.label.removeprefix(first)}"
+
+
+def _grouped(runs: Sequence[RunRecord]) -> list[Group]:
     together: dict[frozenset[tuple[str, str]], list[RunRecord]] = {}
     for run in runs:
         together.setdefault(frozenset(run.settings.items()), []).append(run)
     names = labels([{**run.settings, ALGORITHM: run.algorithm} for run, *_ in together.values()])
     groups = [
-        Group(name, tuple(sorted(members, key=lambda run: _natural(run.seed))))
+        Group(name, tuple(sorted(members, key=lambda run: natural(run.seed))))
         for name, members in zip(names, together.values(), strict=True)
     ]
-    return sorted(groups, key=lambda group: _natural(group.label))
+    return sorted(groups, key=lambda group: natural(group.label))
 
 
-def by_data(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Return the groups by data set, since curves of different data sets cannot be compared."""
-    apart: dict[str, list[Group]] = {}
-    for group in groups:
-        apart.setdefault(group.settings.get("data.name", ""), []).append(group)
-    return apart
+def main(groups: Sequence[Group]) -> dict[str, Group]:
+    """Return the group of each algorithm that has most runs, and fewest unusual settings."""
+    order = sorted(groups, key=lambda group: (-len(group.runs), group.label.count("=")))
+    found: dict[str, Group] = {}
+    for group in order:
+        found.setdefault(group.runs[0].algorithm, group)
+    return found
 
 
-def differing(all_settings: Sequence[Settings]) -> list[str]:
-    """Return the settings that are not the same everywhere, the most interesting first."""
-    keys = {key for settings in all_settings for key in settings}
-    return sorted(
-        (key for key in keys if len({settings.get(key) for settings in all_settings}) > 1),
-        key=_rank,
-    )
+def among(groups: Sequence[Group]) -> str:
+    """Return the labels of some groups in a few words."""
+    labels = [group.label for group in groups]
+    more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED + 1 else ""
+    return ", ".join(labels[: NAMED if more else None]) + more
 
 
-def labels(all_settings: Sequence[Settings]) -> list[str]:
-    """Return a label for each: its algorithm, and as few settings as make it unique.
-
-    >>> fedavg = {"objective.name": "fedavg"}
-    >>> fedmix = {"objective.name": "fedmix", "objective.lam": "0.05"}
-    >>> labels([fedavg, fedmix]), labels([fedavg, fedmix, fedmix | {"objective.lam": "0.1"}])
-    (['fedavg', 'fedmix'], ['fedavg', 'fedmix λ=0.05', 'fedmix λ=0.1'])
-    """
-    keys = _telling(all_settings)
-    return [
-        _label(settings, _needed(settings, keys, all_settings), keys) for settings in all_settings
-    ]
-
-
-def _telling(all_settings: Sequence[Settings]) -> list[str]:
-    """Choose settings that distinguish all groups.
-
-    The algorithm comes first, then greedily the setting that separates most groups.
-    """
-    chosen, left = [ALGORITHM], [key for key in differing(all_settings) if key != ALGORITHM]
-    while left and _distinct(all_settings, chosen) < len(all_settings):
-        best = max(left, key=lambda key: _distinct(all_settings, [*chosen, key]))
-        left.remove(best)
-        chosen.append(best)
-    return chosen
-
-
-def _distinct(all_settings: Sequence[Settings], keys: Sequence[str]) -> int:
-    return len({tuple(settings.get(key) for key in keys) for settings in all_settings})
-
-
-def _needed(settings: Settings, keys: Sequence[str], all_settings: Sequence[Settings]) -> list[str]:
-    """Return those of the keys without which another group would have the same label."""
-    kept = list(keys)
-    for key in reversed(keys[1:]):
-        rest = [k for k in kept if k != key]
-        if sum(all(other.get(k) == settings.get(k) for k in rest) for other in all_settings) == 1:
-            kept = rest
-    return kept
-
-
-def _label(settings: Settings, keys: Sequence[str], all_keys: Sequence[str]) -> str:
-    parts = [settings.get(ALGORITHM, "run")]
-    for key in keys[1:]:
-        if key in settings:
-            last = key.rpartition(".")[2]
-            shared = sum(other.rpartition(".")[2] == last for other in all_keys) > 1
-            name = key if shared else SIGNS.get(last, last)
-            parts.append(settings[key] if last == "name" else f"{name}={settings[key]}")
-    return " ".join(parts)
-
-
-def _natural(text: str) -> list[tuple[float, str]]:
+def natural(text: str) -> list[tuple[float, str]]:
     """Return a sort key by which 0.05 comes before 0.1, and 9 before 10."""
     return [
         (float(part), "") if part[:1].isdecimal() else (0.0, part)
         for part in re.split(r"([0-9]+(?:\.[0-9]+)?)", text)
     ]
-
-
-def _rank(key: str) -> tuple[bool, int, bool, str]:
-    """Return a sort key of settings: names first, then by section, those with a sign first.
-
-    Names come first since other settings follow from a data set. In a section, M comes before its
-    cut-off.
-    """
-    section, _, last = key.rpartition(".")
-    return (
-        last != "name",
-        SECTIONS.index(section) if section in SECTIONS else len(SECTIONS),
-        last not in SIGNS,
-        key,
-    )

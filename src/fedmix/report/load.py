@@ -1,4 +1,4 @@
-"""Read run folders into records. Nothing in them is trusted."""
+"""Read run folders, and runs that were packed into a store. Nothing in them is trusted."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +10,13 @@ import numpy as np
 
 from fedmix.core.errors import BadInput
 from fedmix.core.files import flat, printable
-from fedmix.experiment.spec import algorithm_of
-from fedmix.report.files import read, read_json, read_toml
-from fedmix.report.metrics import Array, read_metrics
+from fedmix.core.reprs import counted, in_words
+from fedmix.core.validation import is_number
+from fedmix.experiment.spec import HOW
+from fedmix.experiment.values import algorithm_of
+from fedmix.report.files import read, read_json, read_toml, taken_from
+from fedmix.report.metrics import Array, packed_metrics, read_metrics
+from fedmix.runs.store import Packed, packed_in
 from fedmix.runs.summary import HIGHER_IS_BETTER, scores_of
 
 LEVELS = 2  # how deep below a given folder to look for runs
@@ -61,10 +65,10 @@ class RunRecord:
     """The content of a run folder.
 
     Attributes:
-        folder: The run folder.
+        folder: The run folder; of a packed run the file of the store and the run's name.
         algorithm: Name of the algorithm.
-        settings: Settings by dotted path, without the seed, the number of processes, and the hashes
-            of recorded runs.
+        settings: Settings by dotted path, without the seed, those that say how a run is computed
+            (`spec.HOW`), and the hashes of recorded runs.
         seed: The seed.
         target: Score to reach.
         environment: Content of environment.json.
@@ -73,8 +77,10 @@ class RunRecord:
         scores: The scores.
         finished: Whether all rounds are done.
         privacy: The sentence on privacy in the summary.
+        epsilon: ε of all that leaves clients, for one client; None where nothing is guaranteed.
         clients: What clients hold.
         gallery: Exchanged means and samples.
+        memory: Peak of a client's GPU memory in bytes, if it was measured.
     """
 
     folder: Path
@@ -88,8 +94,15 @@ class RunRecord:
     scores: Scores
     finished: bool
     privacy: str
+    epsilon: float | None
     clients: Clients | None
     gallery: Gallery | None
+    memory: float | None = None
+
+    def __repr__(self) -> str:
+        score = {} if self.score is None else {self.score: self.scores.last}
+        said = ", ".join(filter(None, [counted(self.rounds, "round"), in_words(score)]))
+        return f"RunRecord({self.folder.name}: {said}{'' if self.finished else ', unfinished'})"
 
     @property
     def rounds(self) -> int:
@@ -97,13 +110,13 @@ class RunRecord:
         return int(self.metrics["round"].max(initial=0))
 
 
-def load_runs(folders: Sequence[Path]) -> list[RunRecord]:
-    """Load the runs in these folders, or up to two levels below them, each once.
+def find_runs(folders: Sequence[Path]) -> list[Path | Packed]:
+    """Return the runs in these folders and stores, or up to two levels below them, each once.
 
     Raises:
-        BadInput: A folder has no runs, a run is damaged, or the runs have different scores.
+        BadInput: A folder has no runs.
     """
-    found: dict[Path, Path] = {}
+    found: dict[Path, Path | Packed] = {}
     for folder in folders:
         runs = list(_runs(folder, LEVELS))
         if not runs:
@@ -112,10 +125,22 @@ def load_runs(folders: Sequence[Path]) -> list[RunRecord]:
                 "such folders"
             )
         for run in runs:
-            found.setdefault(run.resolve(), run)
+            found.setdefault((run.path if isinstance(run, Packed) else run).resolve(), run)
     if not found:
         raise BadInput("no run folders were given; give at least one that 'fedmix run' made")
-    records = [load(run) for run in found.values()]
+    return list(found.values())
+
+
+def load_runs(folders: Sequence[Path | str] | Path | str) -> list[RunRecord]:
+    """Load the runs in these folders and stores, or up to two levels below them, each once.
+
+    One folder may be given by itself.
+
+    Raises:
+        BadInput: A folder has no runs, a run is damaged, or the runs have different scores.
+    """
+    given = [folders] if isinstance(folders, Path | str) else folders
+    records = [load(run) for run in find_runs([Path(folder) for folder in given])]
     scores = {record.score: record for record in records if record.score}
     if len(scores) > 1:
         said = " and ".join(f"{score} in {record.folder}" for score, record in scores.items())
@@ -123,14 +148,15 @@ def load_runs(folders: Sequence[Path]) -> list[RunRecord]:
     return records
 
 
-def load(folder: Path) -> RunRecord:
-    """Load the record of one run folder; raise BadInput if a file is damaged."""
-    spec = read_toml(folder / "experiment.toml")
-    metrics = read_metrics(folder / "metrics.jsonl")
-    summary = read_json(folder / "summary.json") if (folder / "summary.json").exists() else None
-    environment = (
-        read_json(folder / "environment.json") if (folder / "environment.json").exists() else {}
-    )
+def load(run: Path | Packed) -> RunRecord:
+    """Load the record of a run folder or a packed run; raise BadInput if it is damaged."""
+    if isinstance(run, Packed):
+        folder, parts = run.path, run.content
+        metrics = packed_metrics(parts.get("metrics"), folder)
+    else:
+        folder, parts = run, _parts(run)
+        metrics = read_metrics(folder / "metrics.jsonl")
+    spec, summary = parts["experiment"], parts.get("summary")
     target, rounds = spec.get("target"), spec.get("rounds")
     if target is not None and (isinstance(target, bool) or not isinstance(target, int | float)):
         raise BadInput(
@@ -143,22 +169,40 @@ def load(folder: Path) -> RunRecord:
     score = next((name for name in HIGHER_IS_BETTER if not np.isnan(metrics[name]).all()), None)
     said = _so_far(score, metrics, target) if summary is None or grown else summary
     settings = {key: value for key, value in flat(spec) if not key.startswith("recorded.")}
-    settings.pop("engine.processes", None)
+    for how in HOW:
+        settings.pop(how, None)
     return RunRecord(
         folder=folder,
         algorithm=printable(algorithm_of(spec)),
         seed=settings.pop("seed", "0"),
         settings=settings,
         target=target,
-        environment={printable(k): printable(v) for k, v in environment.items()},
+        environment={printable(k): printable(v) for k, v in parts.get("environment", {}).items()},
         metrics=metrics,
         score=score,
         scores=_scores_in(said, folder / "summary.json") if score else Scores(*[math.nan] * 4),
         finished=summary is not None and not grown,
         privacy=printable((summary or {}).get("privacy") or ""),
-        clients=_clients(folder / "clients.json"),
-        gallery=_gallery(folder / "gallery.safetensors"),
+        epsilon=_epsilon((summary or {}).get("whole")),
+        clients=_clients(parts, folder / "clients.json"),
+        gallery=None if isinstance(run, Packed) else _gallery(folder / "gallery.safetensors"),
+        memory=_memory(parts, folder / "memory.json"),
     )
+
+
+def _parts(folder: Path) -> dict[str, Any]:
+    """Return the content of a folder's files by name, as a store holds it."""
+    files = {name: folder / f"{name}.json" for name in ("environment", "summary", "memory")}
+    parts = {name: read_json(path) for name, path in files.items() if path.exists()}
+    if (path := folder / "clients.json").exists():
+        clients = read_json(path)
+        parts |= {"client_scores": clients.pop("scores", None), "clients": clients}
+    return {"experiment": read_toml(folder / "experiment.toml"), **parts}
+
+
+def _epsilon(whole: object) -> float | None:
+    found = whole.get("epsilon") if isinstance(whole, dict) else None
+    return None if found is None or not is_number(found) else float(found)
 
 
 def _so_far(
@@ -184,8 +228,10 @@ def _scores_in(said: Mapping[str, Any], path: Path) -> Scores:
     return Scores(last, best, last_ten, math.nan if values[3] is None else float(values[3]))
 
 
-def _runs(folder: Path, levels: int) -> Iterator[Path]:
-    if (folder / "experiment.toml").is_file() and (folder / "metrics.jsonl").is_file():
+def _runs(folder: Path, levels: int) -> Iterator[Path | Packed]:
+    if folder.is_file():
+        yield from packed_in(folder)
+    elif (folder / "experiment.toml").is_file() and (folder / "metrics.jsonl").is_file():
         yield folder
     elif levels:
         try:
@@ -196,16 +242,24 @@ def _runs(folder: Path, levels: int) -> Iterator[Path]:
             raise BadInput(
                 f"{folder} cannot be read ({error.strerror}); give a folder that 'fedmix run' made"
             ) from error
+        yield from packed_in(folder)
         for path in below:
             yield from _runs(path, levels - 1)
 
 
-def _clients(path: Path) -> Clients | None:
-    if not path.exists():
+def _memory(parts: Mapping[str, Any], path: Path) -> float | None:
+    if "memory" not in parts:
         return None
-    said = read_json(path)
+    with taken_from(path):
+        return float(parts["memory"]["bytes"])
+
+
+def _clients(parts: Mapping[str, Any], path: Path) -> Clients | None:
+    said = parts.get("clients")
+    if said is None:
+        return None
     sizes, classes = _naturals(said.get("sizes"), path, "sizes", 1), said.get("classes")
-    scores = _scores(said.get("scores"), path, len(sizes))
+    scores = _scores(parts.get("client_scores"), path, len(sizes))
     if not classes:
         return Clients(sizes, None, scores)
     counts = _naturals(said.get("counts"), path, "counts", 2)

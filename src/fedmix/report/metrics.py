@@ -9,14 +9,14 @@ import numpy as np
 
 from fedmix.core.errors import BadInput
 from fedmix.report.files import read
+from fedmix.runs.store import METRICS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 LAST = 1 << 53  # floats do not hold all integers beyond this
-NAMES = ("round", "accuracy", "mse", "loss", "local_loss", "seconds", "bytes_up", "bytes_down")
 
 
 def read_metrics(path: Path) -> dict[str, Array]:
-    """Return a column for each of NAMES: NaN if a round has no value, infinite if it is not finite.
+    """Return a column for each of METRICS: NaN where there is no value, infinite if not finite.
 
     A last line that does not parse was cut off by a kill or is being written; it is ignored.
 
@@ -36,14 +36,46 @@ def read_metrics(path: Path) -> dict[str, Array]:
             raise BadInput(
                 f"{path}, line {number}, is not valid JSON; restore the file or leave this run out"
             ) from None
-        rows.append(_row(entry, f"{path}, line {number}"))
-        if len(rows) > 1 and not rows[-1][0] > rows[-2][0]:
-            raise BadInput(
-                f"{path}, line {number}: round {rows[-1][0]:g} comes after round {rows[-2][0]:g}; "
-                "restore the file"
-            )
-    table = np.array(rows, np.float64).reshape(-1, len(NAMES))
-    return {name: table[:, i] for i, name in enumerate(NAMES)}
+        _add(rows, entry, f"{path}, line {number}")
+    return _columns(rows)
+
+
+def packed_metrics(columns: Any, path: Path) -> dict[str, Array]:
+    """Return the same columns of a run in a store.
+
+    Args:
+        columns: What the store holds, "" where a round has no such value.
+        path: The run, for messages.
+
+    Raises:
+        BadInput: The columns are not valid, or rounds do not increase.
+    """
+    try:
+        known = {name: columns[name] for name in METRICS if name in columns}
+        entries = [
+            {name: value for name, value in zip(known, values, strict=True) if value != ""}
+            for values in zip(*known.values(), strict=True)
+        ]
+    except (TypeError, ValueError):
+        raise BadInput(f"{path}: metrics are not columns of equal length; restore it") from None
+    rows: list[list[float]] = []
+    for entry in entries:
+        _add(rows, entry, f"{path}: metrics")
+    return _columns(rows)
+
+
+def _columns(rows: list[list[float]]) -> dict[str, Array]:
+    table = np.array(rows, np.float64).reshape(-1, len(METRICS))
+    return {name: table[:, i] for i, name in enumerate(METRICS)}
+
+
+def _add(rows: list[list[float]], entry: object, where: str) -> None:
+    """Add the row of an entry; raise BadInput if it is not valid or not after the one before."""
+    rows.append(_row(entry, where))
+    if len(rows) > 1 and not rows[-1][0] > rows[-2][0]:
+        raise BadInput(
+            f"{where}: round {rows[-1][0]:g} comes after round {rows[-2][0]:g}; restore the file"
+        )
 
 
 def _row(entry: object, where: str) -> list[float]:
@@ -56,7 +88,7 @@ def _row(entry: object, where: str) -> list[float]:
             f"{where}, is not an object with a round from 1 on; restore the file or leave this run "
             "out"
         )
-    return [_number(entry, name, where) for name in NAMES]
+    return [_number(entry, name, where) for name in METRICS]
 
 
 def _number(entry: dict[str, Any], name: str, where: str) -> float:

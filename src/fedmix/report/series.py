@@ -18,7 +18,12 @@ COLOURS = (  # legible on white and on black
     "#c2473f",
     "#7a6bd1",
 )
-DASHES = ("solid", "dash", "dot", "dashdot")  # distinguish groups once all colours are used
+DASHES = {  # distinguish groups once all colours are used; in units of a chart
+    "solid": "none",
+    "dash": "16 9",
+    "dot": "4 8",
+    "dashdot": "16 8 4 8",
+}
 STYLES = len(COLOURS) * len(DASHES)
 
 
@@ -69,4 +74,10 @@ def quantity(run: RunRecord, name: str) -> Array:
 
 def style(index: int) -> tuple[str, str]:
     """Return the colour and the dash of a group."""
-    return COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
+    return COLOURS[index % len(COLOURS)], [*DASHES][index // len(COLOURS) % len(DASHES)]
+
+
+def look(index: int) -> str:
+    """Return the style of a group as declarations for a style sheet."""
+    colour, dash = style(index)
+    return f"--c: {colour}; --dash: {DASHES[dash]};"

@@ -29,7 +29,7 @@ def test_steps_prints_a_table_and_writes_a_file(
         "--variants",
         "plain,sequential,vectorised",
         *TINY,
-        "--json",
+        "--out",
         path,
     ]
     assert fedmix(monkeypatch, "bench", "steps", *args) == 0
@@ -103,6 +103,10 @@ def test_show_draws_and_tabulates(
     assert fedmix(monkeypatch, "bench", "show", path, "--chart", chart, "--markdown") == 0
     assert "| lenet fedavg | fast | 2.00 | 1.00–9.00 | 4.00x |" in capsys.readouterr().out
     assert "<svg" in chart.read_text()
+    assert fedmix(monkeypatch, "bench", "show", path, "--variants", "fast", "--markdown") == 0
+    assert "| plain |" not in capsys.readouterr().out
+    assert fedmix(monkeypatch, "bench", "show", path, "--variants", "slow") == 2
+    assert "choose one of plain, fast" in capsys.readouterr().err
 
 
 def test_scale_writes_a_file_and_a_picture(
@@ -119,14 +123,15 @@ def test_scale_writes_a_file_and_a_picture(
         "1",
         "--limit",
         "900",
-        "--json",
+        "--out",
         path,
         "--plot",
         plot,
+        "--json",
     ]
     assert fedmix(monkeypatch, "bench", "scale", *args) == 0
-    assert "fedavg, clients per round" in capsys.readouterr().out
     content = json.loads(path.read_text())
+    assert json.loads(capsys.readouterr().out) == content
     assert content["kind"] == "scale"
     assert [r["value"] for r in content["records"]] == [1, 2]
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -137,12 +142,12 @@ def test_scale_writes_a_file_and_a_picture(
     [
         (
             ["steps", "--workloads", "resnet"],
-            "--workloads 'resnet' is unknown; choose among digits, lenet, vgg, charlstm",
+            "--workloads 'resnet' is unknown; did you mean lenet? Known are digits, lenet, vgg",
         ),
         (["steps", "--workloads", ""], "--workloads '' is unknown"),
         (
             ["steps", "--variants", "fast"],
-            "--variants 'fast' is unknown; choose among plain, functional",
+            "--variants 'fast' is unknown; choose one of plain, default",
         ),
         (["steps", "--algorithms", "fedsgd"], "algorithm 'fedsgd' is unknown"),
         (["steps", "--algorithms", ","], "--algorithms is empty"),
@@ -153,12 +158,15 @@ def test_scale_writes_a_file_and_a_picture(
         (["steps", "--device", "tpu"], "device 'tpu' cannot be used"),
         (["steps", "--repeats", "0"], "--repeats 0: at least one"),
         (["steps", "--steps", "0"], "--steps 0: at least one"),
-        (["steps", "--clients", "0"], "clients_per_round=0 must be at least 1"),
+        (["steps", "--clients", "0"], "clients_per_round=0 is no number of clients"),
         (
-            ["steps", "--json", "gone/a.json"],
+            ["steps", "--out", "gone/a.json"],
             "gone/a.json cannot be written: there is no folder gone",
         ),
-        (["scale", "--axes", "depth"], "--axes 'depth' is unknown; choose among clients"),
+        (
+            ["scale", "--axes", "depth"],
+            "--axes 'depth' is unknown; did you mean width? Known are clients",
+        ),
         (["scale", "--limit", "0"], "--limit 0.0: give a number of seconds above 0"),
         (["scale", "--plot", "a.pdf"], "a.pdf: a picture can be written as .png or .svg"),
         (["show", "gone.json"], "gone.json cannot be read"),
@@ -215,7 +223,7 @@ def test_ctrl_c_shows_what_was_measured(tmp_path: Path) -> None:
         "fedavg",
         "--variants",
         "plain",
-        "--json",
+        "--out",
         str(path),
     ]
     code, out, messages = interrupted([*args, *TINY, "--repeats", "100000"], "plain: 2 of")

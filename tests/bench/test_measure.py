@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from fedmix import BadInput
-from fedmix.bench import measure
+from fedmix.bench import cases, measure
 from fedmix.bench.cases import VARIANTS, WORKLOADS, Size, federation
 from fedmix.bench.measure import Bench, Clocked, Trial
 from fedmix.experiment.presets import PRESETS
+from fedmix.training import federation as federation_
 from fedmix.training.engines import compiled
 from tests.synthetic import listen
 
@@ -149,6 +150,8 @@ def test_variants_take_turns_and_records_hold_median_and_range(
     bench.group("digits", WORKLOADS["digits"], "fedavg", ["plain", "vectorised"])
     assert turns[4:] == ["plain", "vectorised"] * 3
     plain, vectorised = bench.records
+    assert plain.share is not None
+    assert vectorised.share == pytest.approx(2 * plain.share)
     assert (plain.ms_per_step, plain.low, plain.high, plain.speedup) == pytest.approx(
         (20, 10, 30, 1)
     )
@@ -166,6 +169,43 @@ def test_variants_take_turns_and_records_hold_median_and_range(
         1,
     )
     assert plain.outside is plain.padding is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("digits", (False, 1)), ("lenet", (True, 5)), ("vgg", (True, 7)), ("charlstm", (False, 8))],
+)
+def test_the_default_is_that_of_the_presets(
+    name: str, expected: tuple[bool, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with many cores; on a GPU the step is compiled, by one process."""
+    monkeypatch.setattr(cases, "cores", lambda: 64)
+    assert cases.chosen(WORKLOADS[name], "fedavg", Size(), "cpu") == expected
+    assert cases.chosen(WORKLOADS[name], "fedavg", Size(), "cuda") == (True, 1)
+    groups = [(name, "fedavg", ["plain", "default"])]
+    assert measure.most_processes(groups, Size(), "cpu") == expected[1]
+
+
+def test_the_default_has_the_threads_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "cores", lambda: 2)
+    monkeypatch.setattr(Trial, "_round", lambda *_, **__: measure.Timing(1.0, 1.0, 0))
+    for chosen, expected in ((None, 2), (1, 1)):
+        monkeypatch.setattr(federation_, "threads_for", lambda *_, chosen=chosen: chosen)
+        trial = Trial(WORKLOADS["digits"], "fedavg", "default", TINY, "cpu")
+        assert (trial.threads, trial.federation.compiled) == (expected, False)
+
+
+def test_the_share_of_what_the_cores_can_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products for a sample: 8·8·16·9, 8·8·32·16·9, 512·64 and 64·10, once forward, once for the
+    weights, and but for the first once for the inputs; times two, four samples, three clients.
+    """
+    layers = (9_216, 294_912, 32_768, 640)
+    by_hand = 2 * 4 * 3 * (3 * sum(layers) - layers[0])
+    assert measure.operations(WORKLOADS["digits"], "fedavg", TINY) == by_hand
+    assert measure.multiplying(torch.device("cpu"), "tf32") > 1e9
+    ticks = iter([0, 1, 2, 2.5] * measure.PRODUCTS)  # one second and a half, in turns
+    monkeypatch.setattr("fedmix.bench.measure.time.perf_counter", lambda: next(ticks))
+    assert measure.multiplying(torch.device("cpu"), "tf32") == 2 * 1024**3 / 0.5
 
 
 def test_threads_are_put_back() -> None:
@@ -224,7 +264,7 @@ def test_an_interrupted_bench_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch)
     ("size", "repeats", "said"),
     [
         (Size(steps=0), 1, "--steps 0: at least one"),
-        (Size(clients=0), 1, "clients_per_round=0 must be at least 1"),
+        (Size(clients=0), 1, "clients_per_round=0 is no number of clients"),
         (Size(batch=0), 1, "batch_size=0 must be at least 1"),
         (Size(), 0, "--repeats 0: at least one"),
     ],

@@ -64,7 +64,7 @@ def test_written_records_come_back(tmp_path: Path) -> None:
     records = with_speedups(read_steps(file(tmp_path, ROWS)))
     about = {"command": "fedmix bench steps", "machine": {"cpu": "any"}}
     path = tmp_path / "again.json"
-    results.written("steps", about, records, ["a note"], path)
+    path.write_text(results.content("steps", about, records, ["a note"]))
     assert read_steps(path) == records
     content = json.loads(path.read_text())
     assert (content["kind"], content["command"], content["notes"]) == (
@@ -149,6 +149,13 @@ def test_chart_is_the_same_for_the_same_numbers(ending: str, tmp_path: Path) -> 
     draw_speedups(records, second)
     assert first.read_bytes() == second.read_bytes()
     assert first.read_bytes().startswith(b"\x89PNG" if ending == "png" else b"<?xml")
+
+
+def test_a_chart_says_how_it_was_measured(tmp_path: Path) -> None:
+    """In an SVG each letter is a drawing of its own, with the text beside them as a comment."""
+    path = tmp_path / "a.svg"
+    draw_speedups(with_speedups(read_steps(file(tmp_path, ROWS))), path, "as it is by default")
+    assert "<!-- as it is by default -->" in path.read_text()
 
 
 def test_chart_refuses_what_it_cannot_draw(tmp_path: Path) -> None:

@@ -12,23 +12,26 @@ from fedmix import models
 from fedmix.bench import functional, plain
 from fedmix.bench.functional import functional_loss
 from fedmix.bench.plain import LoopLoss, PlainCharLSTM, PlainLoop, loop_loss
+from fedmix.core.devices import cores
 from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.data.cifar import CIFAR10
 from fedmix.data.digits import MOMENTS as DIGITS_MOMENTS
-from fedmix.data.federated import FederatedData, HeldOut, Ragged
+from fedmix.data.federated import FederatedData, HeldOut
 from fedmix.data.femnist import CLASSES as CHARACTERS
 from fedmix.data.femnist import MOMENTS as FEMNIST_MOMENTS
 from fedmix.data.images import normaliser
+from fedmix.data.ragged import Ragged
 from fedmix.data.shakespeare import CLASSES as LETTERS
 from fedmix.data.shakespeare import WINDOW
 from fedmix.data.transforms import OneHot, Transform
 from fedmix.experiment.presets import experiment
 from fedmix.experiment.spec import Experiment
 from fedmix.kernels.precision import Precision
-from fedmix.models import initialised
+from fedmix.models import Model, initialised
 from fedmix.objectives import Objective
 from fedmix.training.engines import Engine, Sequential, Vectorised
+from fedmix.training.engines.choice import Choice, choose
 from fedmix.training.federation import Federation
 from fedmix.training.settings import Training
 
@@ -47,6 +50,8 @@ class Workload(NamedTuple):
         transform: Conversion of stored samples to model inputs.
         steps: Local steps of a client in a round, on a CPU and on a GPU: enough to time, few enough
             to wait for.
+        preset_steps: About how many local steps a client makes in a round of the preset, with all
+            of its data: so `default` is chosen.
         loop_model: Model of the plain loop, if people would write another one there.
     """
 
@@ -56,12 +61,19 @@ class Workload(NamedTuple):
     classes: int
     transform: Transform
     steps: tuple[int, int]
+    preset_steps: int
     loop_model: Callable[[], nn.Module] | None = None
 
 
 WORKLOADS = {
     "digits": Workload(
-        "digits", models.digits_cnn, (8, 8, 1), 10, normaliser("standard", DIGITS_MOMENTS), (20, 20)
+        "digits",
+        models.digits_cnn,
+        (8, 8, 1),
+        10,
+        normaliser("standard", DIGITS_MOMENTS),
+        (20, 20),
+        40,
     ),
     "lenet": Workload(
         "femnist",
@@ -70,6 +82,7 @@ WORKLOADS = {
         CHARACTERS,
         normaliser("standard", FEMNIST_MOMENTS, invert=True),
         (20, 20),
+        210,
     ),
     "vgg": Workload(
         "cifar10",
@@ -78,14 +91,24 @@ WORKLOADS = {
         10,
         normaliser("standard", CIFAR10.moments, pad=4),
         (4, 20),
+        168,
     ),
     "charlstm": Workload(
-        "shakespeare", models.charlstm, (WINDOW,), LETTERS, OneHot(LETTERS), (2, 20), PlainCharLSTM
+        "shakespeare",
+        models.charlstm,
+        (WINDOW,),
+        LETTERS,
+        OneHot(LETTERS),
+        (2, 20),
+        600,
+        PlainCharLSTM,
     ),
 }
 
+DEFAULT = "default"  # what runs without flags do
 VARIANTS: dict[str, Callable[..., Engine]] = {
     "plain": Sequential,  # a loop then replaces the engine
+    DEFAULT: Vectorised,
     "functional": Sequential,
     "sequential": Sequential,
     "vectorised": partial(Vectorised, compile=False),
@@ -143,6 +166,17 @@ def settings(
     return spec, training, steps
 
 
+def chosen(workload: Workload, algorithm: str, size: Size, device: str) -> Choice:
+    """Return how a run of the workload's preset trains by default, with as many clients a round."""
+    spec, training, _ = settings(workload, algorithm, size, device)
+    if device.startswith("cuda"):
+        return Choice(compile=True, processes=1)
+    clients = training.per_round(1)
+    steps = spec.rounds * clients * workload.preset_steps
+    recurrent = Model(workload.model()).recurrent
+    return choose(steps, clients, cores(), recurrent=recurrent)
+
+
 def federation(
     workload: Workload, algorithm: str, variant: str, size: Size, device: str
 ) -> Federation:
@@ -153,13 +187,16 @@ def federation(
     """
     spec, training, steps = settings(workload, algorithm, size, device)
     module = initialised(workload.model, seed=0)
+    engine = VARIANTS[variant](device=device, precision=size.precision)
+    if variant == DEFAULT:
+        engine = engine.settled(chosen(workload, algorithm, size, device).compile)
     built = Federation(
         module,
         random_data(workload, _sizes(training, steps, size.ragged)),
         spec.build_objective(),
         training,
         exchange=spec.build_exchange(),
-        engine=VARIANTS[variant](device=device, precision=size.precision),
+        engine=engine,
     )
     if variant in LOOPS:
         built.runner = PlainLoop(
@@ -174,7 +211,7 @@ def federation(
 
 def _sizes(training: Training, steps: int, ragged: bool) -> list[int]:
     """Number of samples of each client."""
-    mean, clients = steps * training.batch_size, training.clients_per_round
+    mean, clients = steps * training.batch_size, training.per_round(1)
     shares = np.linspace(0.2, 1.8, clients) if ragged else np.ones(clients)
     return [max(1, round(mean * share)) for share in shares]
 

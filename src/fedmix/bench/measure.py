@@ -18,17 +18,23 @@ from itertools import count as counting
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from torch import _inductor as inductor
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
-from fedmix.bench.cases import Size, Workload, federation
+from fedmix.bench.cases import DEFAULT, WORKLOADS, Size, Workload, chosen, federation, settings
 from fedmix.bench.results import Record, with_speedups
-from fedmix.core.devices import cores
+from fedmix.core.devices import cores, device_named
 from fedmix.core.errors import BadInput, FedmixWarning, first_line
 from fedmix.core.ranks import ALONE, are_launched, launched, training_with
+from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.training.aggregation import Updates
 from fedmix.training.batches import Resident
 from fedmix.training.engines import Runner, Work
+from fedmix.training.engines.choice import Choice
 from fedmix.training.engines.slots import length
+from fedmix.training.engines.threads import AT_FIRST
 from fedmix.training.engines.vectorised import VectorisedRunner
 from fedmix.training.federation import Federation
 
@@ -36,6 +42,7 @@ RANKS = "processes"  # the variant that is trained by all processes of a launch
 Case = tuple[Workload, str, str, Size, str]
 _numbers = counting()
 _cases: dict[int, Federation] = {}  # those that this process trains with the first, by number
+SIDE, PRODUCTS = 1024, 8  # of the matrices that are multiplied beside, and how often
 CLEARLY = 1.1  # clearly slower: so many times as long
 Listener = Callable[[str], None]
 
@@ -102,10 +109,15 @@ class Trial:
         gc.collect()  # so that garbage of an earlier trial is not freed while memory is counted
         before = _allocated(device)
         self.variant, self.algorithm, self.precision = variant, algorithm, size.precision
-        self.ranks = launched() if variant == RANKS and are_launched() else ALONE
-        self.number, self.case = next(_numbers), (workload, algorithm, variant, size, device)
+        self.case = workload, algorithm, variant, size, device
+        several = variant == RANKS or (variant == DEFAULT and self._chosen().processes > 1)
+        self.ranks = launched() if several and are_launched() else ALONE
+        self.number = next(_numbers)
+        torch.set_num_threads(AT_FIRST)  # as where a run begins
         with training_with(self.ranks):
             self.federation: Federation = federation(*self.case)
+        if variant != DEFAULT:
+            self.federation.threads = None  # those that are tried
         self.device = self.federation.device
         self.start = self.federation.params
         self.clock = Clocked(self.federation.runner, self.device)
@@ -131,9 +143,14 @@ class Trial:
             self._anew(threads)
         return threads, warmup
 
+    def _chosen(self) -> Choice:
+        workload, algorithm, _, size, device = self.case
+        return chosen(workload, algorithm, size, device)
+
     def _thread_counts(self) -> list[int]:
-        if self.variant == RANKS:
-            return [1]
+        if self.device.type == "cpu" and (self.ranks.count > 1 or self.variant in (RANKS, DEFAULT)):
+            divided = max(1, cores() // self.ranks.count)  # as `fedmix run` does
+            return [self.federation.threads or divided]
         return thread_counts(cores()) if self.device.type == "cpu" else [torch.get_num_threads()]
 
     def _anew(self, threads: int) -> Timing:
@@ -156,7 +173,8 @@ class Trial:
             torch.cuda.reset_peak_memory_stats(self.device)
         wait(self.device)
         started = time.perf_counter()
-        with self.ranks.joined(partial(_train_too, self.number, self.case, anew=anew)):
+        task = partial(_train_too, self.number, self.case, self.threads, anew=anew)
+        with self.ranks.joined(task):
             self.federation.params, _, _ = self.federation._train_round()
         wait(self.device)
         whole = time.perf_counter() - started
@@ -169,37 +187,45 @@ class Trial:
             torch.cuda.max_memory_allocated(self.device) - before if cuda else 0,
         )
 
-    def record(self, workload: str) -> Record:
-        """Summarise the rounds that were timed, of which there must be one at least."""
+    def record(self, workload: str, products: float = 0.0, pace: float = 0.0) -> Record:
+        """Summarise the rounds that were timed, of which there must be one at least.
+
+        Args:
+            workload: Its name.
+            products: Operations of a step of all clients in matrix products.
+            pace: Operations in a second with which this machine multiplies matrices.
+        """
         steps = self.clock.steps
         ms = [1000 * timing.local / steps for timing in self.rounds]
+        share = 1000 * products / pace / statistics.median(ms) if products and pace else None
         outside = statistics.median(1 - timing.local / timing.whole for timing in self.rounds)
         engine = self.variant != "plain"
         return Record(
             workload, self.algorithm, self.variant, statistics.median(ms), min(ms), max(ms),
             device=self.device.type,
-            clients=self.federation.training.clients_per_round,
+            clients=self.federation.training.per_round(len(self.federation.data.clients)),
             batch=self.federation.training.batch_size,
             steps=steps,
             repeats=len(ms),
             warmup_s=self.warmup,
             threads=self.threads if self.device.type == "cpu" else None,
-            workers=self.ranks.count if self.variant == RANKS else None,
+            workers=self.ranks.count if self.ranks.count > 1 else None,
+            share=share,
             peak_mib=(self.held + max(t.memory for t in self.rounds)) / 2**20
             if self.device.type == "cuda" else None,
             round_ms=1000 * statistics.median(t.whole for t in self.rounds) if engine else None,
-            outside=outside if engine else None,
-            padding=self.clock.padding if engine and self.variant != RANKS else None,
+            outside=outside if engine and self.ranks.count == 1 else None,
+            padding=self.clock.padding if engine and self.ranks.count == 1 else None,
             precision=self.precision if self.device.type == "cuda" else "float32",
         )  # fmt: skip
 
 
-def _train_too(number: int, case: Case, *, anew: bool) -> None:
+def _train_too(number: int, case: Case, threads: int, *, anew: bool) -> None:
     """Train a round of a trial with the first process, on another."""
     with _compiling_anew():
         if anew:
             _cases[number] = federation(*case)
-        torch.set_num_threads(1)
+        torch.set_num_threads(threads)
         _cases[number]._train_round()
 
 
@@ -221,6 +247,44 @@ def _allocated(device: str | torch.device) -> int:
     return torch.cuda.memory_allocated(device) if torch.device(device).type == "cuda" else 0
 
 
+def operations(workload: Workload, algorithm: str, size: Size) -> float:
+    """Count the operations of a step of all clients in matrix products and convolutions.
+
+    They are those of the reference engine with a batch of each client; two for each product.
+    """
+    _, training, _ = settings(workload, algorithm, size, "cpu")
+    one = size._replace(clients=1, steps=1, ragged=False, precision="tf32")
+    built = federation(workload, algorithm, "sequential", one, "cpu")
+    with FlopCounterMode(display=False) as counted:
+        built._train_round()
+    return float(counted.get_total_flops()) * training.per_round(1)
+
+
+def multiplying(device: torch.device, precision: Precision) -> float:
+    """Return the operations in a second of a product of two matrices of 1,024 x 1,024.
+
+    The fastest of some, on all cores. On a CPU PyTorch has two libraries for products, one of which
+    may be far from what the machine can do; the other is reached by a convolution of 1x1.
+    """
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(cores())
+    kind = torch.bfloat16 if precision == "bf16" and device.type == "cuda" else torch.float32
+    factor, best = torch.ones(SIDE, SIDE, device=device, dtype=kind), math.inf
+    ways: list[Callable[[], Tensor]] = [lambda: factor @ factor]
+    if device.type == "cpu":
+        ways.append(lambda: F.conv2d(factor.view(1, SIDE, -1, 32), factor[..., None, None]))
+    with torch.no_grad(), arithmetic(precision):
+        for way in PRODUCTS * ways:
+            wait(device)
+            started = time.perf_counter()
+            way()
+            wait(device)
+            best = min(best, time.perf_counter() - started)
+    torch.set_num_threads(threads)
+    return float(2 * SIDE**3 / best)
+
+
 def thread_counts(available: int) -> list[int]:
     """Powers of two up to the number of cores, and that number.
 
@@ -228,6 +292,19 @@ def thread_counts(available: int) -> list[int]:
     [1, 2, 4, 6]
     """
     return sorted({2**i for i in range(available.bit_length())} | {available})
+
+
+def most_processes(
+    groups: Sequence[tuple[str, str, Sequence[str]]], size: Size, device: str
+) -> int:
+    """Return the number of processes that groups of workload, algorithm and variants need."""
+    wanted = [1]
+    for name, algorithm, variants in groups:
+        if RANKS in variants:
+            wanted.append(cores())
+        if DEFAULT in variants:
+            wanted.append(chosen(WORKLOADS[name], algorithm, size, device).processes)
+    return max(wanted)
 
 
 class Bench:
@@ -252,12 +329,15 @@ class Bench:
         self.notes: list[str] = []
         self._done: list[Record] = []
         self._now: tuple[str, list[Trial]] = ("", [])
+        self._products, self._paces = 0.0, list[float]()
 
     @property
     def records(self) -> list[Record]:
         """All results so far."""
         workload, trials = self._now
-        return with_speedups([*self._done, *(t.record(workload) for t in trials if t.rounds)])
+        pace = statistics.median(self._paces) if self._paces else 0.0
+        new = (t.record(workload, self._products, pace) for t in trials if t.rounds)
+        return with_speedups([*self._done, *new])
 
     def group(self, name: str, workload: Workload, algorithm: str, variants: Sequence[str]) -> None:
         """Warm the variants up, then time them in turns.
@@ -267,6 +347,7 @@ class Bench:
         threads = torch.get_num_threads()
         trials: list[Trial] = []
         self._now = name, trials
+        self._products, self._paces = operations(workload, algorithm, self.size), []
         try:
             for variant in variants:
                 self.listen(f"{name} {algorithm} {variant}: warming up")
@@ -278,6 +359,7 @@ class Bench:
                         f"{name} {algorithm} {trial.variant}: {repeat + 1} of {self.repeats}"
                     )
                     trial.measure()
+                self._paces.append(multiplying(device_named(self.device), self.size.precision))
         finally:
             torch.set_num_threads(threads)
             self._done, self._now = self.records, ("", [])

@@ -18,10 +18,15 @@ GREY = "#9aa3ad"
 LINE = 0.32  # inches for one bar
 
 
-def draw_speedups(records: Sequence[Record], path: Path) -> None:
+def draw_speedups(records: Sequence[Record], path: Path, caption: str = "") -> None:
     """Draw horizontal bars of the speed-up over the plain loop, one panel per workload.
 
     The picture is narrow enough for a phone. Raises BadInput if no record has a speed-up.
+
+    Args:
+        records: What was measured.
+        path: The picture.
+        caption: A line below that says how.
     """
     check_picture(path)
     shown = [r for r in records if r.speedup is not None]
@@ -51,7 +56,8 @@ def draw_speedups(records: Sequence[Record], path: Path) -> None:
             fontweight="bold",
             parse_math=False,
         )
-    figure.supxlabel("speed; the plain PyTorch loop is 1", fontsize=11)
+    below = ["speed; the plain PyTorch loop is 1", *([printable(caption)] if caption else [])]
+    figure.supxlabel("\n".join(below), fontsize=11, parse_math=False)
     write_figure(path, figure)
 
 

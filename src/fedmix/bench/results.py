@@ -9,7 +9,6 @@ from typing import Any
 
 from fedmix.core.errors import BadInput
 from fedmix.core.files import parse_json, printable, read_within
-from fedmix.report.files import write
 from fedmix.report.tables import Column, Table
 
 LARGEST = 16 << 20  # bytes of a file
@@ -39,6 +38,7 @@ class Record:
     outside: float | None = None
     padding: float | None = None
     precision: str | None = None
+    share: float | None = None
 
 
 REQUIRED = ("workload", "algorithm", "variant", "ms_per_step", "low", "high")
@@ -58,24 +58,19 @@ def with_speedups(records: Sequence[Record]) -> list[Record]:
     return [replace(r, speedup=against(r)) for r in records]
 
 
-def written(
-    kind: str, about: dict[str, Any], records: Sequence[Any], notes: Sequence[str], path: Path
-) -> None:
-    """Write records, all of one dataclass, with what they were measured on.
-
-    The file is whole or not there; BadInput if it cannot be written.
-    """
+def content(kind: str, about: dict[str, Any], records: Sequence[Any], notes: Sequence[str]) -> str:
+    """Return records, all of one dataclass, with what they were measured on, as JSON."""
     names = [Column(field.name) for record in records[:1] for field in fields(record)]
     rows = Table(names, [astuple(record) for record in records]).objects()
-    content = {"kind": kind, **about, "notes": list(notes), "records": rows}
-    write(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    whole = {"kind": kind, **about, "notes": list(notes), "records": rows}
+    return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
 def read_steps(path: Path) -> list[Record]:
     """Read the records of a file, written by fedmix or another program; BadInput if it is wrong."""
-    content = read_within(path, LARGEST, "give a file that 'fedmix bench steps --json' wrote")
+    text = read_within(path, LARGEST, "give a file that 'fedmix bench steps --out' wrote")
     try:
-        rows = parse_json(content)["records"]
+        rows = parse_json(text)["records"]
         known = {f.name for f in fields(Record)}
         records = [
             Record(**{name: value for name, value in row.items() if name in known}) for row in rows
@@ -121,6 +116,7 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
     "ms": lambda r: _digits(r.ms_per_step),
     "range": lambda r: f"{_digits(r.low)}–{_digits(r.high)}",
     "vs plain": lambda r: "" if r.speedup is None else f"{_digits(r.speedup)}x",
+    "share": lambda r: "" if r.share is None else f"{100 * r.share:.0f} %",
     "warm-up": lambda r: "" if r.warmup_s is None else f"{r.warmup_s:.1f} s",
     "threads": lambda r: (
         "" if r.threads is None else f"{r.workers}x{r.threads}" if r.workers else f"{r.threads}"

@@ -26,7 +26,8 @@ from fedmix.bench.measure import wait
 from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.core.signals import heard
-from fedmix.data.federated import FederatedData, HeldOut, Ragged
+from fedmix.data.federated import FederatedData, HeldOut
+from fedmix.data.ragged import Ragged
 from fedmix.experiment.presets import experiment
 from fedmix.models import initialised
 from fedmix.report.tables import Column, Table

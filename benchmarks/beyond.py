@@ -1,28 +1,32 @@
 """What exchanged means are worth: the runs behind docs/beyond.md as one file, and its tables.
 
-    python benchmarks/beyond.py pack docs/results-beyond.jsonl RUNS:NAME ...
-    python benchmarks/beyond.py show docs/results-beyond.jsonl --plot docs/images/frontier.svg
-    python benchmarks/beyond.py page docs/results-beyond.jsonl docs/beyond.md
+    python benchmarks/beyond.py pack new.jsonl RUNS:NAME ...
+    python benchmarks/beyond.py audit audit.jsonl DATA
+    python benchmarks/beyond.py join docs/results/beyond.jsonl new.jsonl audit.jsonl ...
+    python benchmarks/beyond.py show docs/results/beyond.jsonl --plot docs/images/frontier.svg
 
 RUNS is a folder of `fedmix reproduce beyond` and `frontier`, and NAME one of MACHINES. The file has
 a line for each machine and one for each run: study, column and row (which give the settings:
 `STUDIES[study].experiment(row, column, seed)`), seed, the run's name, score (mean of the tests in
 the last quarter of the rounds, in %; null where the run ended before) and how it ended, if so.
-`page` writes the tables between the page's markers.
+`audit` attacks the exchanges of some cells of `frontier` (seed 0) and writes how well a curious
+server tells samples that are in the means from others; DATA is a folder with the hub's files.
+`join` adds lines that are not there yet. `make results` writes the tables into the page.
 """
 
 import argparse
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedmix.core.files import write_whole
 from fedmix.paper import STUDIES
 from fedmix.paper.base import Part
+from fedmix.paper.beyond import WITH_HEAD
 from fedmix.paper.comparison import Compared, Difference, Result, corrected
 from fedmix.paper.metrics import ACCURACY
 from fedmix.paper.outcome import outcome
@@ -37,6 +41,13 @@ H200 = {
 MACHINES: dict[str, dict[str, str]] = {
     "h200-first": {**H200, "commit": "36866e6"},
     "h200-second": {**H200, "commit": "411abcb"},
+    "cpu-second": {
+        "device": "cpu",
+        "machine": "one core of a shared x86-64 machine",
+        "python": "3.11",
+        "torch": "2.13.0+cpu",
+        "commit": "ca61875",
+    },
     "cpu": {
         "device": "cpu",
         "machine": "one core of a shared x86-64 machine",
@@ -51,10 +62,15 @@ SIZES = ("all", "20", "10", "5", "2", "1")
 COLUMNS = ("classes", "dirichlet", "cifar100", "digits", "femnist", "femnist-long")
 CLAIMED = ("drawn-5", "drawn-2")
 AGAINST = ("fedavg", "fedrs", "normalised", "naivemix-all")
+CANDIDATES = (
+    "normalised", "fedrs", "naivemix-all", "drawn-5", "drawn-normalised-5",
+    *(f"head-{row}" for row in WITH_HEAD),
+)  # fmt: skip
 TESTED = ("classes", "dirichlet", "cifar100", "digits", "femnist")
 EPSILONS = tuple(column.name for column in STUDIES["frontier"].columns)
 
 Store = dict[tuple[str, str, str], dict[int, Result]]
+Recovered = dict[tuple[str, str], dict[str, Any]]
 
 
 def pack(file: Path, sources: Sequence[str]) -> None:
@@ -86,10 +102,65 @@ def _packed(
                     "score": None, "run": run.id, "on": machine,
                 }  # fmt: skip
                 if found.record is not None:
-                    line["score"] = round(ACCURACY.of(found.record, "late"), 3)
+                    measured = STUDIES[study].measured(row, column)
+                    line["score"] = round(measured.of(found.record, "late"), 3)
                 if found.failure is not None:
                     line[found.failure.kind] = found.failure.round
                 yield line
+
+
+AUDITED = {"drawn": SIZES[:-1], "dim": ("all", "20")}  # λ does not matter to what is exchanged
+TRIED = ("3", "10", "100", "1000", "none")
+
+
+def audit(file: Path, root: Path) -> None:
+    """Write the server's attack on membership for each audited use, size and ε."""
+    from fedmix.core.rng import stream
+    from fedmix.privacy.audit import Grid
+    from fedmix.privacy.audit.grid import ground
+    from fedmix.privacy.audit.membership import candidates, scores
+    from fedmix.privacy.audit.rates import rates
+    from fedmix.privacy.audit.scene import stage
+
+    table = STUDIES["frontier"]
+    lines = list(recovered(file).values()) if file.exists() else []
+    done = {(line["audit"], line["column"]) for line in lines}
+    tried = len(TRIED) * sum(map(len, AUDITED.values()))
+    for use, sizes in AUDITED.items():
+        first = table.experiment(f"{use}-all", "none")
+        base = first.build_exchange()
+        assert base is not None
+        grid = Grid(base)
+        known = ground(first.build_data(root), first.seed, grid)
+        for size, epsilon in product(sizes, TRIED):
+            if (f"{use}-{size}", epsilon) in done:
+                continue
+            how = table.experiment(f"{use}-{size}", epsilon).build_exchange()
+            assert how is not None
+            scene = stage(known.data, how, known.seed)
+            suspects = candidates(scene, known.others, stream(known.seed, "audit"))
+            found = scores(scene.uploads, suspects, known.population, scene.owner).client
+            member = suspects.member
+            rate = rates(found[member], found[~member], 1 - 0.05 / tried)
+            lines.append({
+                "audit": f"{use}-{size}", "column": epsilon, "auc": round(rate.auc, 4),
+                "low": round(rate.auc_low, 4), "high": round(rate.auc_high, 4),
+                "found": round(rate.tpr, 4),
+            })  # fmt: skip
+            print(lines[-1], flush=True)
+            write_whole(file, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def join(file: Path, others: Sequence[Path]) -> None:
+    """Add the lines of other files that are not in a file yet."""
+    lines = [line for path in (file, *others) for line in path.read_text().splitlines()]
+    write_whole(file, "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode())
+
+
+def recovered(file: Path) -> Recovered:
+    """Return what the audit found, by row of the frontier and ε."""
+    lines = map(json.loads, file.read_text().splitlines())
+    return {(line["audit"], line["column"]): line for line in lines if "audit" in line}
 
 
 def read(file: Path) -> Store:
@@ -97,10 +168,11 @@ def read(file: Path) -> Store:
     store: Store = defaultdict(dict)
     for text in file.read_text().splitlines():
         line = json.loads(text)
-        if "study" not in line:
+        if "study" not in line:  # of a machine, or of the audit
             continue
         score = math.nan if line["score"] is None else line["score"]
-        ended = [kind for kind in ("diverged", "collapsed") if kind in line]
+        kinds: tuple[Literal["diverged", "collapsed"], ...] = ("diverged", "collapsed")
+        ended = [kind for kind in kinds if kind in line]
         failure = Failure(ended[0], line[ended[0]], "") if ended else None
         store[line["study"], line["column"], line["row"]].setdefault(
             line["seed"], Result(line["seed"], score, failure)
@@ -111,13 +183,13 @@ def read(file: Path) -> Store:
 def cell(store: Store, column: str, row: str, study: str = "beyond") -> Compared:
     """Return the results of a row and a column; seeds that were not run are left out."""
     table = STUDIES[study]
-    parts = [
+    first, second = (
         next(part for part in some if part.name == name)
         for some, name in ((table.rows, row), (table.columns, column))
-    ]
+    )
     found = store.get((study, column, row), {})
     results = tuple(found[seed] for seed in SHOWN if seed in found)
-    return Compared(*parts, ACCURACY, None, results)
+    return Compared(first, second, ACCURACY, None, results)
 
 
 def text(of: Compared) -> str:
@@ -136,8 +208,9 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 MAIN = (
     "fedavg", "fedrs", "fedlc", "normalised", "scaffold", "fedadam", "fedavgm", "localmix",
     "naivemix-all", "fedmix-all", "restricted-all", "balance-all", "drawn-all", "drawn-20",
-    "drawn-10", "drawn-5", "drawn-2", "drawn-1", "restricted-drawn-5", "drawn-normalised-2",
-    "globalmix",
+    "drawn-10", "drawn-5", "drawn-2", "drawn-1", "drawn-0.2-5", "drawn-0.2-2",
+    "restricted-drawn-5", "drawn-normalised-5", "drawn-normalised-2", "globalmix",
+    *(f"head-{row}" for row in WITH_HEAD),
 )  # fmt: skip
 
 
@@ -168,16 +241,24 @@ def uses_table(store: Store) -> str:
     return markdown(["", *(f"M = {size}" for size in SIZES)], rows)
 
 
-def claims(store: Store) -> list[Difference]:
+def claims(
+    store: Store, rows: Sequence[str] = CLAIMED, against: Sequence[str] = AGAINST
+) -> list[Difference]:
     """Return the differences that are tested, corrected for their number."""
     return corrected(
         [
             Difference(*paired(cell(store, column, row), cell(store, column, other)))
             for column in TESTED
-            for row in CLAIMED
-            for other in AGAINST
+            for row in rows
+            for other in against
+            if row != other
         ]
     )
+
+
+def everywhere(store: Store) -> list[Difference]:
+    """Return what is compared with FedAvg to find what to recommend, corrected by number."""
+    return claims(store, CANDIDATES, ("fedavg",))
 
 
 def paired(a: Compared, b: Compared) -> tuple[Compared, Compared]:
@@ -198,8 +279,24 @@ def paired(a: Compared, b: Compared) -> tuple[Compared, Compared]:
 
 def claims_table(store: Store) -> str:
     """Return the differences with intervals and p."""
+    return _tested(claims(store))
+
+
+def everywhere_table(store: Store) -> str:
+    """Return the candidates' differences from FedAvg with intervals and p."""
+    return _tested(everywhere(store))
+
+
+def balance_table(store: Store) -> str:
+    """Return what balance on means adds to FedAvg and to NaiveMix, with intervals and p."""
+    pairs = (("balance-all", "fedavg"), ("balance-naivemix-all", "naivemix-all"))
+    cells = [(cell(store, "classes", row), cell(store, "classes", less)) for row, less in pairs]
+    return _tested(corrected([Difference(*paired(*both)) for both in cells]))
+
+
+def _tested(differences: Sequence[Difference]) -> str:
     rows = []
-    for one in claims(store):
+    for one in differences:
         tested = one.test()
         values = one.differences
         if not values or tested is None:
@@ -238,28 +335,31 @@ TABLES = {
     "main": main_table,
     "uses": uses_table,
     "claims": claims_table,
+    "everywhere": everywhere_table,
+    "balance": balance_table,
     "frontier": frontier_table,
 }
 
 
-def tables(store: Store) -> dict[str, str]:
+def recovered_table(found: Recovered) -> str:
+    """Return the AUC of the server, and the share found at one false alarm in 1,000, by M and ε."""
+    heads = ["no noise" if e == "none" else f"ε = {e}" for e in TRIED]
+    rows = []
+    for use, sizes in AUDITED.items():
+        for size in sizes:
+            title = f"M = {size}" + (", clip 10" if use == "dim" else "")
+            lines = [found.get((f"{use}-{size}", epsilon)) for epsilon in TRIED]
+            told = [f"{of['auc']:.3f} ({100 * of['found']:.1f} %)" if of else "" for of in lines]
+            rows.append([title, *told])
+    return markdown(["", *heads], rows)
+
+
+def tables(file: Path) -> dict[str, str]:
     """Return the tables of the page by name."""
-    return {name: made(store) for name, made in TABLES.items()}
-
-
-def filled(page: str, store: Store) -> str:
-    """Return the page with its tables written anew between their markers."""
-    for name, table in tables(store).items():
-        marks = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        page, count = re.subn(
-            f"{marks[0]}.*?{marks[1]}",
-            lambda _, table=table, marks=marks: f"{marks[0]}\n\n{table}\n\n{marks[1]}",
-            page,
-            flags=re.DOTALL,
-        )
-        if count != 1:
-            raise SystemExit(f"the page has {count} places for the table {name}")
-    return page
+    store = read(file)
+    return {name: made(store) for name, made in TABLES.items()} | {
+        "recovered": recovered_table(recovered(file))
+    }
 
 
 def best(store: Store, uses: Sequence[str], epsilon: str) -> tuple[float, float, str] | None:
@@ -277,23 +377,42 @@ ENDS = (("globalmix", "Global Mixup (raw data)"), ("fedrs", "FedRS (no exchange)
         ("fedavg", "FedAvg"))  # fmt: skip
 
 
-def draw(store: Store, path: Path) -> None:
-    """Draw accuracy against ε."""
+FAMILIES = (
+    (("drawn", "dim"), "NaiveMix, λ drawn"),
+    (("naivemix",), "NaiveMix, λ = 0.1"),
+    (("head",), "head from statistics"),
+)
+
+
+def draw(store: Store, found: Recovered, path: Path) -> None:
+    """Draw accuracy against ε, and against what an attacker finds out."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     from fedmix.report.files import write_figure
-    from fedmix.report.series import COLOURS
 
     mpl.rcParams["svg.hashsalt"] = "fedmix"
-    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    _by_epsilon(left, store)
+    _by_auc(right, store, found)
+    for axes, where in ((left, "lower right"), (right, "center right")):
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, fontsize=8, loc=where)
+    left.set_ylabel("test accuracy, %")
+    write_figure(path, figure)
+
+
+def _by_epsilon(axes: Any, store: Store) -> None:
+    """Draw the best size of means at each ε."""
+    from fedmix.report.series import COLOURS
+
     at = [2e4 if e == "none" else float(e) for e in EPSILONS]
-    for (uses, title), colour in zip(
-        ((("drawn", "dim"), "λ drawn"), (("naivemix",), "λ = 0.1")), COLOURS, strict=False
-    ):
+    for (uses, title), colour in zip(FAMILIES, COLOURS, strict=False):
         points = [best(store, uses, e) for e in EPSILONS]
         known = [(x, p) for x, p in zip(at, points, strict=True) if p is not None]
+        if not known:
+            continue
         axes.errorbar(
             [x for x, _ in known],
             [p[0] for _, p in known],
@@ -301,55 +420,91 @@ def draw(store: Store, path: Path) -> None:
             marker="o",
             color=colour,
             capsize=3,
-            label=f"NaiveMix, {title}, best M: all, unless named",
+            label=title if uses == ("head",) else f"{title}, best M: all, unless named",
         )
         for x, (mean, _, row) in known:
-            if row.endswith("all"):
+            if row.endswith("all") or uses == ("head",):
                 continue
             axes.annotate(
                 f"M = {row.rpartition('-')[2]}", (x, mean), (-5, 5), color=colour,
                 textcoords="offset points", fontsize=7, ha="right",
             )  # fmt: skip
-    for (row, title), colour in zip(ENDS, COLOURS[2:], strict=False):
-        mean = cell(store, "classes", row).spread.mean
-        assert mean is not None
-        axes.axhline(mean, color=colour, linestyle="--", linewidth=1)
+    for (row, title), colour in zip(ENDS, COLOURS[len(FAMILIES) :], strict=False):
+        end = cell(store, "classes", row).spread.mean
+        assert end is not None
+        axes.axhline(end, color=colour, linestyle="--", linewidth=1)
         above = -10 if row == "globalmix" else 3
         axes.annotate(
-            title, (at[0], mean), (0, above), color=colour, textcoords="offset points", fontsize=8
+            title, (at[0], end), (0, above), color=colour, textcoords="offset points", fontsize=8
         )
     axes.set_xscale("log")
     axes.set_xticks(at, ["no noise" if e == "none" else e for e in EPSILONS])
     axes.minorticks_off()
     axes.set_xlabel("ε of the means (δ = 1e-5, one sample replaced)")
-    axes.set_ylabel("test accuracy, %")
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
-    write_figure(path, figure)
+
+
+def _by_auc(axes: Any, store: Store, found: Recovered) -> None:
+    """Draw every audited exchange; FedAvg and Global Mixup are the ends, by definition."""
+    from fedmix.report.series import COLOURS
+
+    for (uses, title), colour in zip(FAMILIES[:2], COLOURS, strict=False):
+        points = []
+        for (row, epsilon), line in found.items():
+            use, _, size = row.rpartition("-")
+            for mine in uses:
+                mean = cell(store, epsilon, f"{mine}-{size}", "frontier").spread.mean
+                alike = mine == use or (mine, use) == ("naivemix", "drawn")
+                if alike and mean is not None:
+                    points.append((line["auc"], mean, epsilon, row))
+        for filled in (False, True):
+            some = [p for p in points if (p[2] == "none") == filled]
+            axes.scatter(
+                [p[0] for p in some], [p[1] for p in some], s=26, edgecolors=colour,
+                facecolors=colour if filled else "none",
+                label=f"{title}, {'no noise' if filled else 'noise'}",
+            )  # fmt: skip
+        for auc, mean, epsilon, row in points:
+            if epsilon == "none" and uses[0] == "drawn" and row.startswith("drawn"):
+                axes.annotate(
+                    f"M = {row.removeprefix('drawn-')}", (auc, mean), (-6, 0), color=colour,
+                    textcoords="offset points", fontsize=7, ha="right", va="center",
+                )  # fmt: skip
+    for row, at, title in (("fedavg", 0.5, "FedAvg"), ("globalmix", 1.0, "Global Mixup")):
+        mean = cell(store, "classes", row).spread.mean
+        assert mean is not None
+        axes.plot([at], [mean], marker="D", color=COLOURS[5], linestyle="none")
+        side = 8 if row == "fedavg" else -8
+        axes.annotate(
+            title, (at, mean), (side, 4), color=COLOURS[5], textcoords="offset points", fontsize=8,
+            ha="left" if row == "fedavg" else "right",
+        )  # fmt: skip
+    axes.set_xlabel("AUC of a curious server that asks who is in the means\n(0.5: a coin; 1: sure)")
 
 
 def main() -> None:
-    """Pack runs, show tables, draw the frontier or fill in a page."""
+    """Pack runs, audit, join files, show tables or draw the frontier."""
     ask = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    ask.add_argument("what", choices=["pack", "show", "page"])
+    ask.add_argument("what", choices=["pack", "audit", "join", "show"])
     ask.add_argument("file", type=Path)
-    ask.add_argument("more", nargs="*", help="RUNS:NAME to pack, or the page")
+    ask.add_argument("more", nargs="*", help="RUNS:NAME to pack, a folder, or files")
     ask.add_argument("--plot", type=Path)
     told = ask.parse_args()
     if told.what == "pack":
         pack(told.file, told.more)
         return
-    store = read(told.file)
-    if told.what == "page":
-        [page] = map(Path, told.more)
-        write_whole(page, filled(page.read_text(), store).encode())
+    if told.what == "audit":
+        [root] = map(Path, told.more)
+        audit(told.file, root)
         return
-    for name, table in tables(store).items():
+    if told.what == "join":
+        join(told.file, [Path(name) for name in told.more])
+        return
+    for name, table in tables(told.file).items():
         print(f"\n{name}\n\n{table}")
     if told.plot:
-        draw(store, told.plot)
+        draw(read(told.file), recovered(told.file), told.plot)
 
 
 if __name__ == "__main__":

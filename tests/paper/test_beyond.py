@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fedmix import Head
 from fedmix.cli.app import app
 from fedmix.paper import STUDIES, TABLES
 from fedmix.paper.comparison import Difference, corrected
@@ -44,6 +45,9 @@ def test_every_cell_is_an_experiment_of_its_own_on_the_same_clients() -> None:
     assert (few.objective.lam, few.objective.alpha, few.objective.per) == (None, 1.0, "sample")
     assert cells["normalised", "digits"].model.normalise
     assert cells["fedadam", "classes"].server.name == "fedadam"
+    both = cells["head-drawn-5", "cifar100"], cells["drawn-5", "cifar100"]
+    assert both[0].build_head() == Head(since=60)
+    assert both[0].with_settings({"head": None}) == both[1]
 
 
 def three(differences: tuple[float, float, float], name: str) -> Difference:

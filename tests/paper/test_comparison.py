@@ -162,7 +162,7 @@ def test_runs_of_another_length_than_a_title_says_are_named(tmp_path: Path) -> N
         ),
         (
             Study(main, (0, 1), "small"),
-            "over 2 seeds, 5 or 10 rounds instead of 200 or 500, accuracy ",
+            "over 2 seeds, 80 rounds instead of 200 or 500, accuracy ",
         ),
     ):
         assert said in caption(compare(study, tmp_path))

@@ -6,6 +6,7 @@ import pytest
 
 from fedmix.core.errors import BadInput
 from fedmix.experiment.presets import experiment
+from fedmix.experiment.spec import Experiment
 from fedmix.paper import TABLES, named
 from fedmix.paper.scale import small
 from fedmix.paper.study import Study
@@ -131,7 +132,7 @@ def test_selection() -> None:
     ):
         with pytest.raises(BadInput, match=said):
             MAIN.select(**wrong)
-    with pytest.raises(BadInput, match="table 'mian' is unknown; choose one of main"):
+    with pytest.raises(BadInput, match="table 'mian' is unknown; did you mean main"):
         named("mian")
 
 
@@ -156,10 +157,10 @@ def test_changes_are_laid_over_every_experiment_that_has_them() -> None:
     ("changes", "said"),
     [
         ({"training.epochs": 3}, "training.epochs cannot be set for table epochs, which varies it"),
-        ({"training.momentun": 0.5}, "did you mean momentum"),
+        ({"training.momentun": 0.5}, "did you mean training.momentum"),
         (
             {"data.augmentation": True},
-            "data.augmentation=True is not a setting; did you mean augment",
+            "data.augmentation=True is not a setting; did you mean data.augment",
         ),
         ({"objective.name": "fedmix"}, "objective.name cannot be set for a table"),
         ({"seed": 3}, "seed cannot be set for a table"),
@@ -198,20 +199,51 @@ def test_small_keeps_apart_what_a_table_varies(name: str) -> None:
     )
 
 
-def test_small_keeps_proportions() -> None:
-    """N = 60, K = 15 by three; FEMNIST's M = 50 and its cut-off by three too, as its clients keep a
-    third of their samples.
+def test_small_keeps_what_the_columns_say() -> None:
+    """Of CIFAR-10: N, K, E, M, λ and classes. Clients of 833 samples, or of shares of them, keep
+    30 %.
     """
-    shrunk = small(experiment("cifar10", "fedmix"))
-    assert (shrunk.data.clients, shrunk.training.clients_per_round, shrunk.rounds) == (20, 5, 10)
-    chosen = [
-        small(TABLES["participation"].experiment("fedavg", c)).training.clients_per_round
-        for c in ("0.1", "0.15", "1.0")
-    ]
-    assert chosen == [2, 3, 20]
-    means = small(TABLES["mean-size"].experiment("femnist-fedmix", "50")).exchange
+
+    def at(table: str, row: str, column: str) -> Experiment:
+        return small(TABLES[table].experiment(row, column))
+
+    one = at("clients", "fedavg", "20")
+    assert (one.data.clients, one.training.clients_per_round, one.rounds) == (20, 5, 80)
+    assert (one.data.samples_per_client, one.data.local_share) == (833, 0.3)
+    assert at("local-data", "fedavg", "0.2").data.local_share == 0.06
+    assert [
+        at("participation", "fedavg", c).training.clients_per_round for c in ("0.1", "0.15", "1.0")
+    ] == [6, 9, 60]
+    assert [at("epochs", "fedavg", c).training.epochs for c in ("1", "10")] == [1, 10]
+    means = at("mean-size", "femnist-fedmix", "50").exchange
     assert means is not None
-    assert (means.m, means.cutoff) == (17, 17)
-    assert (
-        small(experiment("femnist", "fedmix")).exchange == experiment("femnist", "fedmix").exchange
-    )
+    assert (means.m, means.cutoff) == (50, 50)
+    assert at("dirichlet", "fedavg", "0.5").data.alpha == 0.5
+
+
+def test_small_shrinks_in_proportion() -> None:
+    """300 clients, 30 a round: 100 and 10. E = 10 is halved for FEMNIST and divided by 5 for
+    CIFAR-100. Hidden states after 2 and 4 of nine layers are those after 1 and 2 of four.
+    """
+    cut = small(TABLES["cutoff"].experiment("0.1", "150"))
+    assert (cut.data.clients, cut.training.clients_per_round, cut.training.epochs) == (100, 10, 5)
+    assert cut.exchange is not None
+    assert cut.exchange.cutoff == 150
+    assert small(experiment("cifar100", "fedavg")).training.epochs == 2
+    layers = [
+        small(TABLES["hidden"].experiment(row, "accuracy")).objective.layer
+        for row in ("fedavg", "hidden-fedmix", "hidden-fedmix-4")
+    ]
+    assert layers == [0, 1, 2]
+
+
+def test_small_says_what_is_small() -> None:
+    study = Study(TABLES["main"], scale="small")
+    assert study.score == "late"
+    for name in ("FEMNIST", "CIFAR-10 ", "CIFAR-100"):
+        assert any(note.startswith(name) for note in study.notes)
+    assert Study(TABLES["main"]).notes == list(TABLES["main"].notes)
+    with pytest.raises(BadInput, match="of laptop size already"):
+        Study(named("beyond"), scale="small")
+    with pytest.raises(BadInput, match=r"model\.dropout"):  # the VGG has it, the small CNN not
+        Study(TABLES["epochs"], scale="small", changes={"model.dropout": 0.2})

@@ -8,6 +8,7 @@
 """
 
 from fedmix.core.errors import BadInput
+from fedmix.core.nearest import choice
 from fedmix.paper import (
     beyond,
     classes,
@@ -49,5 +50,5 @@ STUDIES = TABLES | {t.name: t for t in (beyond.TABLE, frontier.TABLE)}
 def named(name: str) -> PaperTable:
     """Return the table of that name; raise BadInput if there is none."""
     if name not in STUDIES:
-        raise BadInput(f"table {name!r} is unknown; choose one of {', '.join(STUDIES)}")
+        raise BadInput(f"table {name!r} is unknown; {choice(name, STUDIES)}")
     return STUDIES[name]

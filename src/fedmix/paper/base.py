@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmix.core.errors import BadInput
+from fedmix.core.nearest import choice
 from fedmix.experiment.presets import experiment
 from fedmix.experiment.spec import Experiment
 from fedmix.paper.metrics import ACCURACY, Metric, Protocol
@@ -158,8 +159,8 @@ def _chosen(table: PaperTable, what: str, parts: list[Part], names: str | None) 
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     for name in wanted:
         if not any(name in (part.name, part.preset) for part in parts):
-            known = ", ".join(part.name for part in parts)
-            raise BadInput(f"table {table.name} has no {what} {name!r}; choose among {known}")
+            known = choice(name, [part.name for part in parts])
+            raise BadInput(f"table {table.name} has no {what} {name!r}; {known}")
     if not wanted:
         raise BadInput(f"--{what}s is empty; name at least one, or leave it out for all")
     return tuple(part for part in parts if part.name in wanted or part.preset in wanted)

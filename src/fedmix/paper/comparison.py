@@ -11,15 +11,17 @@ import numpy as np
 
 from fedmix.core.errors import BadInput
 from fedmix.core.files import printable
-from fedmix.experiment.spec import section_of
+from fedmix.experiment.values import section_of
 from fedmix.paper.base import Part
-from fedmix.paper.metrics import ACCURACY, ROUNDS, Metric, Protocol
+from fedmix.paper.metrics import ACCURACY, HEAD, ROUNDS, Metric, Protocol
 from fedmix.paper.outcome import Outcome, outcome
 from fedmix.paper.study import Study
 from fedmix.report.files import read_toml
 from fedmix.report.metrics import Array
+from fedmix.report.paired import Tested, holm, paired
 from fedmix.report.results import Spread
 from fedmix.runs.failure import Failure
+from fedmix.runs.store import packed_in
 
 FEMNIST = (
     "FEMNIST: this project's documented numbers come from 328 complete LEAF writers, a biased "
@@ -101,10 +103,8 @@ class Compared:
 class Difference:
     """The difference of two rows in a column, over the seeds that both have, and a paired t-test.
 
-    The test is paired because a seed gives all algorithms the same clients, initial weights, chosen
-    clients and batches: what a seed does to both cancels, which Welch's test would count as noise.
-    With n seeds there are n - 1 degrees of freedom. `corrected` is p after Holm's correction for
-    all tests of the comparison; None if there is one test only.
+    `corrected` is p after Holm's correction for all tests of the comparison; None if there is one
+    test only.
     """
 
     first: Compared
@@ -119,19 +119,9 @@ class Difference:
             a.value - b.value for a, b in pairs if math.isfinite(a.value) and math.isfinite(b.value)
         ]
 
-    def test(self) -> tuple[float, float, float] | None:
-        """Return the 95 % interval of the mean difference, and p.
-
-        None if there are fewer than two seeds, or all differences are equal.
-        """
-        values = self.differences
-        if len(values) < 2 or np.ptp(values) == 0:
-            return None
-        from scipy import stats
-
-        result = stats.ttest_1samp(values, 0.0)
-        low, high = result.confidence_interval(0.95)
-        return float(low), float(high), float(result.pvalue)
+    def test(self) -> Tested | None:
+        """Return the result of the test; None if there is nothing to test."""
+        return paired(self.differences)
 
     def text(self) -> str:
         """Return the difference in a sentence."""
@@ -206,13 +196,15 @@ class Comparison:
             for first, second in self.study.table.pairs
             if first in rows and second in rows
             for a, b in zip(rows[first], rows[second], strict=True)
-            if a.metric == ACCURACY and any(map(_ran, a.results)) and any(map(_ran, b.results))
+            if a.metric in (ACCURACY, HEAD)
+            and any(map(_ran, a.results))
+            and any(map(_ran, b.results))
         ]
         return corrected(found)
 
     def notes(self) -> list[str]:
         """Return notes on the table, its data, and runs that failed, guess or are missing."""
-        said = list(self.study.table.notes)
+        said = list(self.study.notes)
         if (apart := self._rounds_between_tests()) > 1:
             said.append(
                 f"Rounds to the target are exact to {apart} where tests are {apart} rounds apart; "
@@ -264,17 +256,12 @@ class Comparison:
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:
-    """Return the differences with p-values corrected for their number by Holm's method (1979).
-
-    The smallest of n p-values is multiplied by n, the next by n - 1, and so on. None becomes
-    smaller than one before it, nor larger than 1. A single test is not corrected.
-    """
-    tested = {i: test[2] for i, d in enumerate(differences) if (test := d.test()) is not None}
-    found, least = list(differences), 0.0
-    for rank, i in enumerate(sorted(tested, key=lambda i: tested[i])):
-        least = max(least, min(1.0, (len(tested) - rank) * tested[i]))
-        if len(tested) > 1:
-            found[i] = replace(found[i], corrected=least)
+    """Return the differences with corrected p-values; a single test is not corrected."""
+    tested = {i: test.p for i, d in enumerate(differences) if (test := d.test()) is not None}
+    found = list(differences)
+    if len(tested) > 1:
+        for i, p in zip(tested, holm(list(tested.values())), strict=True):
+            found[i] = replace(found[i], corrected=p)
     return found
 
 
@@ -334,11 +321,11 @@ def _absent(study: Study, out: Path) -> str:
 
 def _devices(out: Path) -> set[str]:
     """Return the devices of the runs in a folder."""
-    found = set()
+    specs = [run.content["experiment"] for run in packed_in(out)]
     for path in out.glob("*/experiment.toml"):
         with suppress(BadInput):  # a file that cannot be read is not of these runs
-            found.add(str(section_of(read_toml(path), "engine").get("device")))
-    return found
+            specs.append(read_toml(path))
+    return {str(section_of(spec, "engine").get("device")) for spec in specs}
 
 
 def _natural_clients(outcomes: Sequence[Outcome]) -> tuple[tuple[str, list[Array]], ...]:

@@ -8,7 +8,7 @@ import torch
 
 from fedmix.paper.base import PaperTable, Part, algorithms
 from fedmix.paper.metrics import HOURS, Metric, Protocol
-from fedmix.report.files import read_json, taken_from, write
+from fedmix.report.files import write
 from fedmix.report.load import RunRecord
 from fedmix.runs.run import Run
 
@@ -42,11 +42,7 @@ def save_memory(run: Run, root: Path | None) -> None:
 
 
 def _memory(run: RunRecord, _: Protocol) -> float:
-    path = run.folder / FILE
-    if not path.is_file():
-        return math.nan
-    with taken_from(path):
-        return float(read_json(path)["bytes"]) / 1e6
+    return math.nan if run.memory is None else run.memory / 1e6
 
 
 TABLE = PaperTable(

@@ -5,16 +5,18 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
-from fedmix.bench.cases import WORKLOADS, Size, federation
+from fedmix.bench.cases import WORKLOADS, Size, federation, random_data
 from fedmix.bench.measure import wait
-from fedmix.experiment.presets import PRESETS
+from fedmix.data.shakespeare import GAP
+from fedmix.experiment.presets import PRESETS, experiment
+from fedmix.experiment.sections import ModelSpec
 from fedmix.experiment.spec import Experiment
 
 STEPS, ROUNDS, ON_A_CPU = 2, 3, 4  # steps per round, timed rounds, and clients at once on a CPU
 HOW = (
     "Estimated: the local steps of all runs, each as long as one measured here just now on random "
     "data ({device}, not compiled; "
-    "on a GPU runs are compiled and take less than half). Testing is left out."
+    "on a GPU, and on a CPU if they are long, runs are compiled and faster). Testing is left out."
 )
 # Training samples of all clients. Those of FEMNIST and Shakespeare are LEAF's means per client
 # (226.8 and 3,743.3), less what is held out.
@@ -26,12 +28,18 @@ SAMPLES: dict[str, Callable[[Any], float]] = {
             * data.local_share
         ),
     ),
+    "digits": lambda data: 1797 * (1 - data.test_share) * data.local_share,
     "femnist": lambda data: 226.8 * (1 - data.test_share) * data.local_share * data.clients,
-    "shakespeare": lambda data: 3743.3 * data.train_share * data.clients,
+    "shakespeare": lambda data: (
+        (3743.3 if data.cap is None else min(3743.3, data.cap - GAP))
+        * data.train_share
+        * data.clients
+    ),
 }
 MEASURED = {  # the benchmark's workload for each data set
     "cifar10": "vgg",
     "cifar100": "vgg",
+    "digits": "digits",
     "femnist": "lenet",
     "shakespeare": "charlstm",
 }
@@ -45,35 +53,45 @@ def client_steps(experiment: Experiment) -> float:
     return float(experiment.rounds * training.clients_per_round * steps)
 
 
-def seconds(experiments: Iterable[Experiment], step: Callable[[str, bool], float]) -> float:
+def seconds(
+    experiments: Iterable[Experiment], step: Callable[[str, ModelSpec, bool], float]
+) -> float:
     """Return how long experiments take together.
 
     Args:
         experiments: The experiments.
-        step: `step(data set, whether FedMix)` returns the seconds of one client's local step.
+        step: `step(data set, model, whether FedMix)` returns the seconds of one client's local
+            step.
     """
     total = 0.0
-    for experiment in experiments:
-        name, spec = experiment.data.name, experiment.objective
+    for one in experiments:
+        name, model, spec = one.data.name, one.model, one.objective
         # hidden states take a second step
-        each = step(name, spec.name == "fedmix") + (step(name, False) if spec.layer else 0.0)
-        total += client_steps(experiment) * each
+        each = step(name, model, spec.name == "fedmix") + (
+            step(name, model, False) if spec.layer else 0.0
+        )
+        total += client_steps(one) * each
     return total
 
 
-def measure(name: str, fedmix: bool, device: str) -> float:
+def measure(name: str, model: ModelSpec, fedmix: bool, device: str) -> float:
     """Return the seconds of one client's local step, measured with several clients at once.
 
     It is the minimum over some rounds, since other processes may use the machine.
 
     Args:
         name: Name of the data set.
+        model: The model, an experiment's section.
         fedmix: Whether the algorithm is FedMix, else FedAvg.
         device: The device.
     """
     clients = ON_A_CPU if device == "cpu" else PRESETS[name].clients_per_round
     algorithm, size = "fedmix" if fedmix else "fedavg", Size(clients, steps=STEPS)
-    built = federation(WORKLOADS[MEASURED[name]], algorithm, "vectorised", size, device)
+    workload = WORKLOADS[MEASURED[name]]
+    spec = experiment(name, algorithm).model_copy(update={"model": model})
+    samples = random_data(workload, [1])
+    workload = workload._replace(model=lambda: spec.build_module(samples))
+    built = federation(workload, algorithm, "vectorised", size, device)
     ends = []
     for _ in built.run(1 + ROUNDS):  # the first one warms up
         wait(built.device)

@@ -49,9 +49,22 @@ class Metric:
 
 def _accuracy(run: RunRecord, protocol: Protocol) -> float:
     if protocol == "late":
-        tests = run.metrics["accuracy"][run.metrics["round"] >= LATE * run.rounds]
-        return 100 * float(tests[~np.isnan(tests)].mean())
+        return _late(run, "accuracy")
     return 100 * run.scores[PROTOCOLS.index(protocol)]
+
+
+def _late(run: RunRecord, name: str) -> float:
+    tests = run.metrics[name][run.metrics["round"] >= LATE * run.rounds]
+    tests = tests[~np.isnan(tests)]
+    return 100 * float(tests.mean()) if len(tests) else math.nan
+
+
+def _head(run: RunRecord, protocol: Protocol) -> float:
+    """The accuracy with the head; "last" and "late" are known, the others are not."""
+    tests = run.metrics["head_accuracy"]
+    if protocol == "late":
+        return _late(run, "head_accuracy")
+    return 100 * float(tests[-1]) if protocol == "last" and len(tests) else math.nan
 
 
 def _rounds(run: RunRecord, _: Protocol) -> float:
@@ -65,5 +78,6 @@ def _hours(run: RunRecord, protocol: Protocol) -> float:
 
 
 ACCURACY = Metric("test accuracy, %", _accuracy)
+HEAD = Metric("test accuracy with a head from statistics, %", _head)
 ROUNDS = Metric("rounds to the target", _rounds, more_is_better=False, decimals=0)
 HOURS = Metric("hours to the target", _hours, more_is_better=False, decimals=2)

@@ -12,13 +12,15 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+import numpy as np
+
 from fedmix.core.files import check_picture
 from fedmix.paper.comparison import Compared, Comparison
 from fedmix.paper.show import caption, statements, table
 from fedmix.report import Lead
-from fedmix.report.figures import Chart
 from fedmix.report.files import write_figure
 from fedmix.report.series import COLOURS, style
+from fedmix.report.svg import Chart, Series, dots, heights, linear, named, plot
 
 OURS, THEIRS = COLOURS[0], COLOURS[1]
 LETTERS = 13  # characters of a title per inch
@@ -143,55 +145,36 @@ def lead(comparison: Comparison) -> Lead:
 
 
 def _trend(columns: Sequence[Cells]) -> Chart:
-    traces: list[dict[str, Any]] = []
+    series, metric = list[Series](), columns[0][0].metric.title
     for i, cells in enumerate(zip(*columns, strict=True)):
-        both = {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "x": [cell.column.title for cell in cells],
-        }
-        colour, row = style(i)[0], cells[0].row.title
-        whiskers = {"type": "data", "array": _deviations(cells), "color": colour}
-        ours = {
-            "name": row,
-            "y": _ours(cells),
-            "error_y": whiskers,
-            "marker": {"color": colour},
-            "line": {"color": colour},
-        }
-        open_ = {
-            "marker": {"color": colour, "symbol": "circle-open"},
-            "line": {"color": colour, "dash": "dash"},
-        }
-        traces += [both | ours, both | open_ | {"name": f"{row}, the paper", "y": _theirs(cells)}]
-    metric = columns[0][0].metric.title
-    layout = {
-        "xaxis": {"type": "category", "automargin": True},
-        "yaxis": {"title": {"text": metric}},
-    }
-    return Chart("Ours beside the paper's", NOTE, traces, layout, wide=True)
+        series += _both(cells, i, cells[0].row.title, f"{cells[0].row.title}, the paper")
+    across = named([cells[0].column.title for cells in columns])
+    drawing = plot(across, linear(heights(series)), series)
+    return Chart(f"Ours beside the paper's: {metric}", NOTE, drawing, series)
 
 
 def _chart(cells: Cells) -> Chart:
-    both: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "markers",
-        "y": [cell.row.title for cell in cells],
-    }
-    whiskers = {"type": "data", "array": _deviations(cells), "color": OURS}
-    ours = both | {
-        "name": "ours",
-        "x": _ours(cells),
-        "error_x": whiskers,
-        "marker": {"color": OURS, "size": 9},
-    }
-    open_ = {"color": THEIRS, "size": 12, "symbol": "circle-open", "line": {"width": 2}}
-    theirs = both | {"name": "the paper", "x": _theirs(cells), "marker": open_}
-    layout = {
-        "xaxis": {"title": {"text": cells[0].metric.title, "standoff": 6}},
-        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
-    }
-    return Chart(cells[0].column.title, NOTE, [ours, theirs], layout, height=110 + 26 * len(cells))
+    ours, theirs = _both(cells, 0, "ours", "the paper")
+    rows = np.arange(len(cells), dtype=np.float64)
+    series = [
+        replace(one, x=one.y, y=rows, style=i, joined=False) for i, one in enumerate((ours, theirs))
+    ]
+    across = linear(heights([ours, theirs]), cells[0].metric.title)
+    drawing = dots(across, [cell.row.title for cell in cells], series)
+    return Chart(cells[0].column.title, NOTE, drawing, series)
+
+
+def _both(cells: Cells, number: int, ours: str, theirs: str) -> tuple[Series, Series]:
+    """Return our results and the paper's, in the order of the cells."""
+    mean, paper = (np.array(_gaps(some)) for some in (_ours(cells), _theirs(cells)))
+    off, x = np.array(_deviations(cells)), np.arange(len(cells), dtype=np.float64)
+    where = [f"{cell.row.title}, {cell.column.title}" for cell in cells]
+    said = [f"{w}: {cell.text()}" for w, cell in zip(where, cells, strict=True)]
+    told = [f"{w}, the paper: {cell.paper_text()}" for w, cell in zip(where, cells, strict=True)]
+    return (
+        Series(ours, number, x, mean, mean - off, mean + off, dots=True, texts=said),
+        Series(theirs, number, x, paper, dots=True, open=True, texts=told),
+    )
 
 
 def _ours(cells: Cells) -> list[float | None]:

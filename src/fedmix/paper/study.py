@@ -7,7 +7,8 @@ from typing import Any, Literal
 from fedmix.core.errors import BadInput
 from fedmix.experiment.spec import Experiment
 from fedmix.paper.base import PaperTable
-from fedmix.paper.scale import WARNING, small
+from fedmix.paper.metrics import Protocol
+from fedmix.paper.scale import SMALL, WARNING, small
 
 Scale = Literal["paper", "small"]
 
@@ -32,7 +33,11 @@ class Study:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        experiments = list(self.table.experiments())
+        if self.scale == "small" and not self.table.paper:
+            raise BadInput(
+                f"table {self.table.name} is of laptop size already; leave out --scale small"
+            )
+        experiments = [self._scaled(e) for e in self.table.experiments()]
         for path, value in self.changes.items():
             if path in ("seed", "objective.name", "data.name", "model.name"):
                 raise BadInput(
@@ -50,9 +55,11 @@ class Study:
 
     def experiment(self, row: str, column: str, seed: int) -> Experiment:
         """Return the experiment of a cell, with row and column given by name."""
-        base = self.table.experiment(row, column, seed)
-        base = small(base) if self.scale == "small" else base
+        base = self._scaled(self.table.experiment(row, column, seed))
         return base.with_settings(_taken(self.changes, base))
+
+    def _scaled(self, experiment: Experiment) -> Experiment:
+        return small(experiment) if self.scale == "small" else experiment
 
     def experiments(self) -> list[Experiment]:
         """Return every experiment once, all of one seed before the next."""
@@ -63,6 +70,22 @@ class Study:
             for c in self.table.columns
         ]
         return list({e.id: e for e in (self.experiment(*cell) for cell in cells)}.values())
+
+    @property
+    def score(self) -> Protocol:
+        """Which score of a run counts, unless another is asked for.
+
+        Accuracies of short runs jump from test to test, so at small scale it is a mean.
+        """
+        return "late" if self.scale == "small" else self.table.score
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader has to know of the table, and of what is small."""
+        if self.scale == "paper":
+            return list(self.table.notes)
+        used = dict.fromkeys(e.data.name for e in self.table.experiments())
+        return [*self.table.notes, *(SMALL[name].said for name in used)]
 
     @property
     def warnings(self) -> list[str]:

@@ -98,5 +98,5 @@ def simulated(experiment: Experiment, **own: Any) -> Federation:
     agreed = replace(task(experiment), **own)
     return Federation(
         agreed.module(data), data, agreed.objective, agreed.training, exchange=agreed.exchange,
-        engine=Sequential(), seed=experiment.seed,
+        engine=Sequential(), seed=experiment.seed, updates=agreed.updates,
     )  # fmt: skip

@@ -74,19 +74,30 @@ def test_a_client_trains_in_as_many_rounds_as_its_policy_allows(
     policy = "ledger = 'LEDGER'\nmost_rounds = 3\n"
     federation(tmp_path, policy, rounds=2)
     with caplog.at_level(logging.WARNING, "fedmix.flower"):
-        _, real = federation(tmp_path, policy, rounds=2)
-    assert caplog.text.count("client 2 refuses: its policy lets it train in no further round") == 1
-    assert real.notes["replied"] == 3
-    assert owners(real)[2] == 7
+        nodes, real = federation(tmp_path, policy, rounds=3)
+    assert len(nodes.of_kind("train", 2)) == 1  # and it is not asked again
+    assert caplog.text.count("client 2 is not asked to train") == 1
+    assert "refuses" not in caplog.text
+    assert (real.notes["asked"], real.notes["replied"], owners(real)[2]) == (3, 3, 7)
 
 
 def test_a_client_may_give_means_and_no_weights(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "fedmix.flower"):
-        _, real = federation(tmp_path, "share_weights = false")
-    assert "client 2 refuses: its policy lets no weights out" in caplog.text
-    assert (real.notes["replied"], owners(real)[2]) == (3, 7)
+        nodes, real = federation(tmp_path, "share_weights = false", rounds=2)
+    assert not nodes.of_kind("train", 2)
+    assert not nodes.of_kind("query.pool", 2)
+    assert caplog.text.count("client 2 is not asked to train") == 1
+    assert (real.notes["asked"], real.notes["replied"], owners(real)[2]) == (3, 3, 7)
+
+
+def test_a_client_refuses_to_train_whatever_it_is_asked(tmp_path: Path) -> None:
+    nodes, real = federation(tmp_path, "share_weights = false")
+    nodes.contexts[nodes.node_of(0)].node_config["policy"] = str(tmp_path / "policy.toml")
+    list(real.run(2))  # the policy came after the roll call
+    assert len(nodes.of_kind("train", 0)) == 2
+    assert real.notes["replied"] == 2
 
 
 @pytest.mark.parametrize(

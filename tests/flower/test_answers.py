@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from fedmix.exchange import Exchange
-from fedmix.flower import client_app, wire
+from fedmix.flower import client_app, refusals, wire
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import light, own, start, task
 
@@ -79,8 +79,8 @@ def test_hidden_states_get_one_answer_a_round_over_the_same_groups() -> None:
 
     first = values(ask(encoder, round=1))
     assert values(ask(other, round=1, epoch=3)) == first  # nothing new in this round
-    assert wire.refused(ask(encoder, round=0)) == wire.REASONS["over"]
-    assert wire.refused(ask(encoder, round=3)) == wire.REASONS["round"]
+    assert refusals.refused(ask(encoder, round=0)) == refusals.REASONS["over"]
+    assert refusals.refused(ask(encoder, round=3)) == refusals.REASONS["round"]
     assert values(ask(encoder, round=2, epoch=9)) == first  # the same weights, and the same groups
     assert len(context.state) == 4  # answers of older rounds are not kept
 
@@ -93,7 +93,7 @@ def test_a_message_changes_nothing_of_what_was_agreed(exchange: str) -> None:
 
 def test_without_an_exchange_no_means_are_let_out() -> None:
     content = ask_for_means(client_app(task(light({"name": "fedavg"}))), 0, exchange='{"m": 1}')
-    assert wire.refused(content) == "this app exchanges no means, so none are let out"
+    assert refusals.refused(content) == "this app exchanges no means, so none are let out"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_pool_that_cannot_be_drawn_from_is_refused(
     del context.state["fedmix.pool"]
     reply = client_app(task(light(exchange={"m": 4, "exclude_own": True})))(sent, context)
     assert (
-        wire.refused(reply.content)
+        refusals.refused(reply.content)
         == "what it was sent is not what was agreed; its own log says why"
     )
     assert reason in caplog.records[-1].getMessage()

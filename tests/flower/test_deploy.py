@@ -48,8 +48,12 @@ def test_each_client_has_its_own_number_key_and_data_and_no_other() -> None:
         mounted = {line.split(":")[1]: line.split(":")[0] for line in SERVICES[name]["volumes"]}
         assert mounted["/keys/client.key"] == f"../keys/client-{number}.key"
         assert mounted["/data"] == f"../data/client-{number}"
-        assert set(mounted) == {"/keys/ca.crt", "/keys/client.key", "/data", "/policy.toml"}
-        assert all(line.endswith(":ro") for line in SERVICES[name]["volumes"])
+        assert mounted["/state"] == f"ledger-{number}"  # which a restart must not forget
+        read_only = [line for line in SERVICES[name]["volumes"] if line.endswith(":ro")]
+        assert len(read_only) == len(mounted) - 1
+        assert set(mounted) == {
+            "/keys/ca.crt", "/keys/client.key", "/data", "/policy.toml", "/state"
+        }  # fmt: skip
 
 
 def test_the_servers_key_is_on_the_server_alone() -> None:

@@ -22,8 +22,9 @@ from fedmix.data import FederatedData, alone
 from fedmix.exchange import Exchange
 from fedmix.flower import client_app, share_means, wire
 from fedmix.flower.messages import content_of
+from fedmix.flower.refusals import REASONS
 from fedmix.flower.server import serve
-from fedmix.flower.wire import REASONS, Rejected, read_array
+from fedmix.flower.wire import Rejected, read_array
 from fedmix.models import initialised
 from tests.flower import own_app
 from tests.flower.leaks import FAULTS, NUMBER, fail, spoilt

@@ -15,8 +15,9 @@ from fedmix import BadInput, FedmixError
 from fedmix.cli import federation
 from fedmix.experiment.presets import experiment
 from fedmix.flower import local
-from fedmix.flower.processes import Link, descendants
-from tests.flower.test_local_processes import LISTEN, WAIT
+from fedmix.flower.family import descendants
+from fedmix.flower.processes import Link
+from tests.flower.test_local_processes import END_LATER, LISTEN, WAIT
 
 SERVE = (  # a server app with a telling name, as the SuperLink starts it
     "import http.server, subprocess, sys; "
@@ -122,10 +123,7 @@ def test_warnings_of_the_server_and_lost_nodes_are_shown(
         "(here / 'federation.log').write_text('2026-01-01 00:00:00,000 WARNING client 3 is gone\\n'"
         "'2026-01-01 00:00:00,000 INFO nothing of interest\\n'); time.sleep(3)"
     )
-    acted["node-1"] = (
-        "import pathlib, time\nwhile not pathlib.Path('../../metrics.jsonl').is_file(): "
-        "time.sleep(0.1)\ntime.sleep(1); raise SystemExit(3)"
-    )
+    acted["node-1"] = END_LATER
     with pytest.raises(FedmixError, match="ended after round 1 without saying why"):
         federation.run("digits", nodes=5, rounds=2, out=tmp_path)
     said = capsys.readouterr().err

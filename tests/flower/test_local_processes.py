@@ -15,15 +15,16 @@ from fedmix.flower.processes import Link
 LISTEN = "import http.server; http.server.HTTPServer(('127.0.0.1', {port}), None).serve_forever()"
 END = "raise SystemExit(3)"
 END_LATER = (
-    "import pathlib, time\nwhile not pathlib.Path('../../metrics.jsonl').is_file(): "
-    "time.sleep(0.1)\ntime.sleep(1); " + END
+    "import pathlib, time\nprint('SuperNode ID: 7')\n"
+    "while not pathlib.Path('../../metrics.jsonl').is_file(): time.sleep(0.1)\ntime.sleep(1); "
+    + END
 )
 TRAIN = (
     "import pathlib, time; "
     "pathlib.Path('../../metrics.jsonl').write_text('{\"round\": 1, \"loss\": 0.5}\\n'); "
     "time.sleep(3)"
 )
-WAIT = "import time; time.sleep(20)"
+WAIT = "import time; print('SuperNode ID: 7'); time.sleep(20)"
 
 
 @pytest.fixture
@@ -53,6 +54,21 @@ def test_a_process_that_has_ended_is_named_with_its_log(link: Link) -> None:
     with pytest.raises(FedmixError) as told:
         link.check()
     assert str(told.value) == f"node-1 ended (exit code 3); its log is {link.folder / 'node-1.log'}"
+
+
+def test_a_run_waits_for_nodes_that_start(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmix.flower.processes.START_SECONDS", 0.5)
+    for node in ("node-0", "node-1"):
+        link.start(node, [sys.executable, "-c", WAIT])
+    link.wait_for_nodes()
+    link.start("node-2", [sys.executable, "-c", "import time; time.sleep(20)"])
+    link.wait_for_nodes(1)
+    with pytest.raises(FedmixError, match=r"^node-2 did not join within 0\.5 s; its log is "):
+        link.wait_for_nodes()
+    link.kill("node-2")
+    link.start("node-2", [sys.executable, "-c", END])
+    with pytest.raises(FedmixError, match=r"node-2 ended \(exit code 3\)"):
+        link.wait_for_nodes()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,9 @@ from fedmix import Experiment
 from fedmix.experiment.presets import experiment as preset
 from fedmix.flower import Task
 from fedmix.flower.app import write_app
-from fedmix.flower.processes import Link, descendants
+from fedmix.flower.family import descendants
+from fedmix.flower.local import STARTING
+from fedmix.flower.processes import Link
 from fedmix.flower.server import folder_of
 from fedmix.runs.run import Run
 from tests.flower.processes import EXAMPLE, PATIENCE, Federated, largest_difference
@@ -56,7 +58,7 @@ def test_fifty_nodes_for_ten_rounds(tmp_path: Path) -> None:
             rows = slice(client, client + 20)
             np.savez(federation.data / f"client-{client}.npz", x=x[rows], y=y[rows])
             federation.node(client)
-            time.sleep(0.5)
+            link.wait_for_nodes(STARTING - 1)
         federation.run(clients=MANY, join_timeout=2 * PATIENCE, timeout=2 * PATIENCE, at_once=6)
         memory, told = [], 0
         while link.processes["run"].poll() is None:

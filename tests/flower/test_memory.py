@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from fedmix.exchange import Exchange, release
+from fedmix.flower.family import descendants
 from fedmix.flower.processes import Link
 from fedmix.flower.secagg import QUANTA, largest
 from tests.flower.processes import CLIENTS, Federated
@@ -34,20 +35,6 @@ def means(federation: Federated) -> Array:
         assert released is not None
         found.append(released.x[0, 18:34].numpy())
     return np.stack(found)
-
-
-def family(pid: int) -> list[int]:
-    """A process and all that came of it."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parents[int(folder.name)] = int(
-                (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            )
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found
 
 
 def memory(pid: int) -> Iterator[bytes]:
@@ -98,7 +85,8 @@ def seen(tmp_path: Path, **more: Any) -> tuple[list[bool], list[bool], Federated
         federation.run()
         held, looks, read = [False] * CLIENTS, 0, 0
         while link.processes["run"].poll() is None:
-            for pid in family(link.processes["superlink"].pid):
+            superlink = link.processes["superlink"].pid
+            for pid in [superlink, *descendants(superlink)]:
                 for block in memory(pid):
                     read += len(block)
                     held = [

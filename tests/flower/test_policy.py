@@ -9,8 +9,8 @@ import torch
 from fedmix.core.errors import BadInput
 from fedmix.exchange import Exchange
 from fedmix.flower.policy import Policy
+from fedmix.flower.refusals import Refused
 from fedmix.flower.roster import TooFew
-from fedmix.flower.wire import Refused
 from tests.flower.tasks import EVERYONE, SIZES, light, owners, samples, simulated, start
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fedmix import BadInput
+from fedmix.cli import federation
 from fedmix.flower import client_app
 from fedmix.flower.prometheus import exposed
 from fedmix.flower.server import folder_of, serve
@@ -67,8 +68,14 @@ def test_an_address_that_is_taken_is_refused_and_nothing_runs(tmp_path: Path) ->
     assert not (folder_of(agreed, tmp_path) / "metrics.jsonl").exists()
 
 
+def test_a_wrong_address_is_told_before_a_process_starts(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="metrics-address='9464' is no HOST:PORT"):
+        federation.run("digits", nodes=5, metrics_address="9464", out=tmp_path, quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_server_logs_to_tensorboard_and_serves_its_metrics(tmp_path: Path) -> None:
     agreed = task(light())
-    more = {"metrics-address": free_address(), "tensorboard": True}
+    more = {"metrics-address": free_address(), "track": "tensorboard"}
     serve(Nodes(client_app(agreed), range(4)), agreed, config(tmp_path, **more))
     assert list((folder_of(agreed, tmp_path) / "tensorboard").glob("events.*"))

@@ -13,7 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedmix.exchange import Exchange, Means
-from fedmix.flower import client_app, wire
+from fedmix.flower import client_app, refusals, wire
 from fedmix.flower.roster import TooFew
 from fedmix.flower.wire import Rejected
 from fedmix.training.draws import choose_clients
@@ -172,15 +172,19 @@ def test_means_are_counted_when_they_arrive_good_or_not_and_may_not_be_huge(
 @pytest.mark.parametrize("said", ["a\nb\x1b[31m" + "c" * 1000, 7, ["policy"], b"policy", ""])
 def test_a_refusal_is_in_words_of_the_servers_own(said: Any) -> None:
     content = RecordDict({"fedmix": ConfigRecord({"refused": said, "step": "\x1b[31m"})})
-    assert wire.refused(content) == "for no reason that is known here"
+    assert refusals.refused(content) == "for no reason that is known here"
 
 
 def test_a_refusal_tells_what_the_server_needs() -> None:
-    assert wire.refused(wire.refusal("withheld")) == "its policy lets no means out"
+    assert refusals.refused(refusals.refusal("withheld")) == "its policy lets no means out"
     assert (
-        wire.refused(wire.refusal("step", step=7))
+        refusals.refused(refusals.refusal("step", step=7))
         == "its local update failed at step 7; its own log says why"
     )
     content = RecordDict({"fedmix": ConfigRecord({"refused": "step", "step": "\x1b[31m"})})
-    assert wire.refused(content) == "its local update failed at step unknown; its own log says why"
-    assert wire.refused(RecordDict({"fedmix": ConfigRecord({"exchange": json.dumps({})})})) is None
+    assert (
+        refusals.refused(content) == "its local update failed at step unknown; its own log says why"
+    )
+    assert (
+        refusals.refused(RecordDict({"fedmix": ConfigRecord({"exchange": json.dumps({})})})) is None
+    )

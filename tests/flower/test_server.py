@@ -5,6 +5,8 @@ anything is sent.
 import json
 import logging
 import re
+import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from fedmix.flower.server import folder_of, serve
 from fedmix.flower.settings import Settings
 from fedmix.privacy import guarantee_of
 from tests.flower.nodes import Nodes
+from tests.flower.processes import EXAMPLE
 from tests.flower.tasks import SIZES, light, own, remote, simulated, task
 
 
@@ -272,6 +275,15 @@ def test_own_data_is_refused_where_there_is_no_federation() -> None:
 def test_bad_settings_are_refused_in_one_sentence(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadInput, match=re.escape(sentence)):
         Settings.of(values)
+
+
+def test_the_examples_app_has_every_setting() -> None:
+    """Flower takes no key by --run-config that the app's configuration lacks."""
+    project: dict[str, Any] = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
+    given = project["tool"]["flwr"]["app"]["config"]
+    known = {field.name.replace("_", "-") for field in fields(Settings)}
+    assert set(given) == known - {"command"}  # which `fedmix federation run` gives
+    assert Settings.of(given) == Settings(clients=4)
 
 
 def test_more_clients_a_round_than_there_are_is_refused(tmp_path: Path) -> None:

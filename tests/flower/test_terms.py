@@ -19,7 +19,7 @@ from fedmix.flower.wire import Rejected
 from tests.flower.nodes import Nodes
 from tests.flower.tasks import EVERYONE, TEST, light, remote, task
 
-OURS = Terms.of(alone(*TEST, classes=3), experiment_id(Exchange(m=4), "one"))
+OURS = Terms.of(alone(*TEST, classes=3), Exchange(m=4), "one")
 
 
 def test_terms_are_properties_of_software_and_task() -> None:
@@ -27,7 +27,7 @@ def test_terms_are_properties_of_software_and_task() -> None:
     assert OURS.flower == flwr.__version__
     assert (OURS.shape, OURS.outputs, OURS.classes) == ("(6,)", 3, True)
     other = alone(TEST[0][:7] * 2, TEST[1][:7], classes=3)  # other samples of the same kind
-    assert Terms.of(other, OURS.experiment) == OURS
+    assert Terms.of(other, Exchange(m=4), "one") == OURS
     assert Terms.read(RecordDict({"terms": OURS.content()})) == OURS
 
 
@@ -48,6 +48,26 @@ def test_terms_are_properties_of_software_and_task() -> None:
 def test_a_difference_is_told_in_a_sentence(change: dict[str, Any], told: str) -> None:
     with pytest.raises(Rejected, match=told):
         OURS.check(OURS._replace(**change))
+
+
+def test_code_that_trains_is_told_from_other_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An app of one's own trains by fedmix.functional, which reports do not touch."""
+
+    def code_with(room: str) -> str:
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "some.py").write_text(f"{room} = 1")
+        terms.code.cache_clear()
+        return terms.code()
+
+    monkeypatch.setattr(fedmix, "__file__", str(tmp_path / "__init__.py"))
+    try:
+        first, *others = [code_with(room) for room in ("core", "report", "functional", "flower")]
+    finally:
+        terms.code.cache_clear()
+    assert others[0] == first
+    assert len({first, *others}) == 3
 
 
 def test_flowers_version_may_differ() -> None:

@@ -21,13 +21,15 @@ from flwr.serverapp.strategy import (
     Result,
     Strategy,
 )
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedmix import BadInput, Exchange
-from fedmix.flower import received_means, share_means, wire
+from fedmix.flower import received_means, refusals, share_means
 from fedmix.flower.owner import data_of
 from fedmix.flower.roster import TooFew
+from fedmix.functional import MeanPool
 from fedmix.privacy import guarantee
 from tests.flower.lies import weight
 from tests.flower.nodes import Nodes
@@ -120,6 +122,18 @@ class Best(FedAvg):
         self.best = float(number)
 
 
+class Noting(FedAvg):
+    """One that notes its rounds: what `start` makes is there for the other functions."""
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        self.seen = list[int]()
+        return super().start(*args, **kwargs)
+
+    def aggregate_train(self, server_round: int, *args: Any) -> Any:
+        self.seen.append(server_round)
+        return super().aggregate_train(server_round, *args)
+
+
 def clipping(kind: Any) -> Any:
     return lambda: kind(FedAvg(**four()), 0.1, 0.5, 4)
 
@@ -138,8 +152,19 @@ LOCAL = LocalDpMod(1.0, 0.1, 10.0, 1e-5)
         (clipping(DifferentialPrivacyServerSideFixedClipping), []),
         (clipping(DifferentialPrivacyClientSideFixedClipping), [fixedclipping_mod]),
         (lambda: Best(**four()), []),
+        (lambda: Noting(**four()), []),
     ],
-    ids=["FedAvg", "LocalDp", "FedAvgM", "FedAdam", "Krum", "DpServer", "DpClient", "own start"],
+    ids=[
+        "FedAvg",
+        "LocalDp",
+        "FedAvgM",
+        "FedAdam",
+        "Krum",
+        "DpServer",
+        "DpClient",
+        "own start",
+        "noting",
+    ],
 )
 def test_a_strategy_does_what_it_does_alone(make: Any, mods: list[Any]) -> None:
     """Clients that leave their means unused send the same weights; so the result is the same."""
@@ -158,6 +183,15 @@ def test_a_strategy_does_what_it_does_alone(make: Any, mods: list[Any]) -> None:
     np.testing.assert_allclose(np.sort(pool_at(nodes, 0), 0), np.sort(means, 0), rtol=1e-4)
     if isinstance(strategy, Best):
         assert strategy.best == wrapped.best == 3.0
+    if isinstance(strategy, Noting):
+        assert strategy.seen == wrapped.seen == [1, 2, 3]
+
+
+def test_settings_are_the_strategys() -> None:
+    nodes, wrapped = Nodes(sharing_app(ALL), range(4)), with_means(FedAvg(**four()), ALL)
+    wrapped.min_train_nodes, wrapped.fraction_train = 1, 0.25
+    run(wrapped, nodes, rounds=2)
+    assert len(nodes.of_kind("train")) == 2
 
 
 def test_means_change_what_is_trained() -> None:
@@ -225,6 +259,27 @@ def test_a_node_that_forgot_is_sent_the_pool_in_the_next_round() -> None:
     assert len(nodes.of_kind("query.means")) == 4
 
 
+def strict(net: nn.Module, x: Tensor, y: Tensor, pool: MeanPool | None) -> Tensor:
+    """As in the quickstart: it takes for granted that the pool is there."""
+    assert pool is not None
+    return mixing(net, x, y, pool)
+
+
+def test_a_node_that_fails_without_the_pool_gets_it_again() -> None:
+    nodes = Nodes(sharing_app(ALL, strict), range(4))
+    strategy = with_means(FedAvg(fraction_evaluate=0.0), ALL)
+    run(strategy, nodes, rounds=1)
+    nodes.contexts[nodes.node_of(2)].state.clear()
+    done = run(strategy, nodes, rounds=2)
+    assert [len(nodes.of_kind("query.pool", k)) for k in range(4)] == [1, 1, 2, 1]
+    everyone = run(strategy, nodes, rounds=1)
+    assert done.train_metrics_clientapp.keys() == {1, 2}
+    assert len(nodes.of_kind("query.pool")) == 5
+    loss = everyone.train_metrics_clientapp[1]["loss"]
+    assert isinstance(loss, float)
+    assert loss > 0
+
+
 def test_changed_data_wait_for_others() -> None:
     how = Exchange(wait=0.5)
     nodes, strategy = Nodes(sharing_app(how), range(4)), with_means(FedAvg(**four()), how)
@@ -272,7 +327,7 @@ def test_secure_sums_work_too() -> None:
 
 
 def test_what_was_released_is_counted_over_runs_and_guaranteed(tmp_path: Path) -> None:
-    how, ledger = Exchange(m=4, clip=2.0, noise=1.0), tmp_path / "releases.json"
+    how, ledger = Exchange(m=4, clip=2.0, noise=1.0), tmp_path / "new" / "releases.json"
     for times in (1, 2):
         strategy = with_means(FedAvg(**four()), how, ledger=ledger)
         run(strategy, Nodes(sharing_app(how), range(4)), rounds=2)
@@ -316,7 +371,7 @@ def test_means_that_are_none_are_rejected_and_so_is_who_says_to_be_another(
     assert strategy.roster.rejected == 2
 
 
-def test_an_update_that_a_policy_forbids_is_left_out(
+def test_who_lets_no_weights_out_is_not_asked_to_train_and_gives_means(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy = tmp_path / "policy.toml"
@@ -324,9 +379,11 @@ def test_an_update_that_a_policy_forbids_is_left_out(
     nodes = Nodes(sharing_app(ALL), range(4))
     nodes.contexts[nodes.node_of(0)].node_config["policy"] = str(policy)
     with caplog.at_level(logging.WARNING, "fedmix.flower"):
-        run(with_means(FedAvg(**four()), ALL), nodes, rounds=1)
-    assert "refuses: its policy lets no weights out" in caplog.text
+        run(with_means(FedAvg(**four()), ALL), nodes, rounds=2)
+    assert [len(nodes.of_kind("train", k)) for k in range(4)] == [0, 2, 2, 2]
+    assert caplog.text.count("client 0 is not asked to train: its policy") == 1
     assert len(pool_at(nodes, 1)) == 4
+    assert len(nodes.of_kind("evaluate", 0)) == 2
 
 
 def test_without_means_nobody_trains() -> None:
@@ -378,8 +435,36 @@ def test_what_cannot_work_is_refused_in_a_sentence() -> None:
             share_means(ClientApp(), own, Exchange(source=source))
     with pytest.raises(BadInput, match="average=9 clients are in a sum, and clients=4"):
         with_means(FedAvg(), Exchange(average=9, clip=1.0, secure="secagg+"))
-    with pytest.raises(BadInput, match="clients=0 must be at least 1"):
-        with_means(FedAvg(), ALL, clients=0)
+    wrong: Any
+    for wrong, said in ((0, "clients=0 must be at least 1"), ("4", "clients='4' must be .* whole")):
+        with pytest.raises(BadInput, match=said):
+            with_means(FedAvg(), ALL, clients=wrong)
+    for wrong, said in (
+        (FedAvg, "`strategy` is the class FedAvg; give a strategy"),
+        (with_means(FedAvg(), ALL), "exchanges means already"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            with_means(wrong, ALL)
+    for wrong in ({"m": 5}, Exchange, None):
+        with pytest.raises(BadInput, match=r"`exchange` is .*; give a fedmix\.Exchange"):
+            with_means(FedAvg(), wrong)
+    wrong = object(), samples(0, 5)
+    with pytest.raises(BadInput, match="`app` is of type object; give the app itself"):
+        share_means(wrong[0], own, ALL)
+    with pytest.raises(BadInput, match="`samples` is of type tuple; give a function"):
+        share_means(ClientApp(), wrong[1], ALL)
+    message: Any = Message(RecordDict(), dst_node_id=1, message_type="train")
+    with pytest.raises(BadInput, match="`context` is of type Message"):
+        received_means(message)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, [{"image": 1, "label": 2}], [samples(0, 5)[0]], list(samples(0, 5)), [([1.0], [1, 2])]],
+)
+def test_samples_that_are_no_pairs_are_told(given: Any) -> None:
+    with pytest.raises(BadInput, match=r"samples .*; give a pair \(inputs, labels\), or batches"):
+        data_of(given, CLASSES)
 
 
 def test_the_same_samples_in_another_order_are_the_same_data() -> None:
@@ -405,4 +490,4 @@ def test_a_refusal_of_the_apps_own_function_is_no_reply_for_the_strategy(
         run(with_means(FedAvg(fraction_evaluate=0.0), ALL), nodes, rounds=1)
     told = [r.getMessage() for r in caplog.records if "refuses" in r.getMessage()]
     assert told
-    assert all(line.endswith(wire.REASONS["failed"]) for line in told)
+    assert all(line.endswith(refusals.REASONS["failed"]) for line in told)

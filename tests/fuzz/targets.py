@@ -200,10 +200,10 @@ def content_of(data: bytes) -> "RecordDict":
 
 def joining(data: bytes) -> None:
     """Who a node says it is, and what it refuses."""
-    from fedmix.flower import wire
+    from fedmix.flower import refusals, wire
 
     content = content_of(data)
-    assert (wire.refused(content) or "").isprintable()
+    assert (refusals.refused(content) or "").isprintable()
     assert wire.size(content) >= 0
     wire.holds(content)
     wire.Presence.read(content, 4)
@@ -259,7 +259,7 @@ def _asked(kind: str, data: bytes, **exchange: Any) -> None:
     """Ask a client that has just started; what it refuses is raised."""
     from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-    from fedmix.flower import wire
+    from fedmix.flower import refusals, wire
     from fedmix.flower.sharing import HELD, POOL
 
     nodes, content = _nodes(**exchange), content_of(data)
@@ -267,7 +267,7 @@ def _asked(kind: str, data: bytes, **exchange: Any) -> None:
     if kind == "train":
         pool = {"x": torch.zeros(2, 6), "y": torch.full((2, 3), 1 / 3)}
         context.state[POOL], context.state[HELD] = wire.pack(pool), ConfigRecord({"version": 1})
-    refused = wire.refused(
+    refused = refusals.refused(
         nodes.app(Message(content, dst_node_id=1, message_type=kind), context).content
     )
     if refused is not None:

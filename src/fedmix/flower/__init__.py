@@ -20,6 +20,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedmix.core.extras import needed
+
 if TYPE_CHECKING:
     from fedmix.flower.client import client_app
     from fedmix.flower.server import server_app
@@ -48,5 +50,6 @@ if _process := sys.modules.get("flwr.supernode.runtime.run_clientapp"):
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that a client's processes import no server code."""
     if name in _HOME:
-        return getattr(import_module(f"fedmix.flower.{_HOME[name]}"), name)
+        with needed(f"fedmix.flower.{name}", "flower"):
+            return getattr(import_module(f"fedmix.flower.{_HOME[name]}"), name)
     raise AttributeError(f"module 'fedmix.flower' has no attribute {name!r}")

@@ -20,8 +20,11 @@ from flwr.app import Context, RecordDict
 import fedmix
 from fedmix.core.errors import BadInput, FedmixError, first_line
 from fedmix.core.files import read_toml
+from fedmix.exchange import Exchange
 from fedmix.flower.keys import Keys
 from fedmix.flower.owner import Owner
+from fedmix.flower.prometheus import exposed
+from fedmix.flower.refusals import Refused
 from fedmix.flower.remote import prepared
 from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
@@ -67,16 +70,19 @@ def findings(
     terms = list[Terms]()
 
     def on_server() -> str:
-        tests, model, device = prepared(task, Settings.of(config), config)
-        terms.append(Terms.of(tests, _id(task)))
+        settings = Settings.of(config)
+        with exposed(settings.metrics_address, lambda _: None):
+            tests, model, device = prepared(task, settings, config)
+        terms.append(Terms.of(tests, task.exchange, task.experiment.identity))
         weights = sum(p.numel() for p in model.init().values())
         return f"{len(tests.held_out.x)} test samples, a model of {weights:,} weights on {device}"
 
     if server:
         yield _tried("server", on_server)
+    numbers = set[int]()
     for node in node_configs:
         name = f"client {node.get('partition-id', '?')}"
-        yield _tried(name, partial(_client, task, config, node, terms))
+        yield _tried(name, partial(_client, task, config, node, terms, numbers))
     if keys is not None:
         for path, look in _looks(Keys(keys)):
             yield _tried(path.name, look)
@@ -120,15 +126,12 @@ def load_app(folder: Path) -> tuple[dict[str, Any], Task]:
 
 def versions(task: Task) -> str:
     """Return what has to be the same on every machine, and what may differ."""
+    id_ = experiment_id(task.exchange, task.experiment.identity)
     return (
-        f"fedmix {fedmix.__version__} (code {code()}), experiment {_id(task)}: the same "
+        f"fedmix {fedmix.__version__} (code {code()}), experiment {id_}: the same "
         f"everywhere; flwr {flwr.__version__}, torch {torch.__version__}, Python "
         f"{platform.python_version()}"
     )
-
-
-def _id(task: Task) -> str:
-    return experiment_id(task.exchange, task.experiment.identity)
 
 
 def _tried(what: str, look: Callable[[], str]) -> Finding:
@@ -141,28 +144,49 @@ def _tried(what: str, look: Callable[[], str]) -> Finding:
         return Finding(what, False, said or type(error).__name__)
 
 
-def _client(task: Task, config: Config, node: Config, server: list[Terms]) -> str:
-    """Load a client as its node does, and say what would leave it."""
+def _client(
+    task: Task, config: Config, node: Config, server: list[Terms], numbers: set[int]
+) -> str:
+    """Load a client as its node does, and say what would leave it.
+
+    Args:
+        task: What the app trains.
+        config: Its run configuration.
+        node: The node's configuration.
+        server: The server's terms, if they are known.
+        numbers: Those of the clients before it, to which its own is added.
+    """
 
     def load(context: Context) -> Any:
         return task.load(int(str(node["partition-id"])), {**config, **context.node_config})
 
     context = Context(0, 0, dict(node), RecordDict(), dict(config))
-    owner = Owner.of(context, load, None, task.experiment.identity, _id(task))
+    owner = Owner.of(context, load, None, task.exchange, task.experiment.identity)
     task.model(owner.data)
+    clients = config.get("clients")
+    if isinstance(clients, int) and not 0 <= owner.client < clients:
+        raise BadInput(f"there are clients 0..{clients - 1}; correct its partition-id")
+    if owner.client in numbers:
+        raise BadInput("another node here has its partition-id; give each its own")
+    numbers.add(owner.client)
     if server:
         server[0].check(owner.terms)
-    owner.policy.check_weights(owner.account)
-    said = f"{owner.samples} samples of shape {owner.terms.shape}, {owner.terms.labels}; "
-    if task.exchange is None:
-        return said + "weights leave it"
-    how = owner.policy.applied(task.exchange, owner.client, owner.samples)
-    owner.policy.check_release(owner.account)
+    weights = "weights leave it" if owner.trains else "no weights leave it, by its policy"
+    said = f"{owner.samples} samples of shape {owner.terms.shape}, {owner.terms.labels}; {weights}"
+    return f"{said}, and {_means(owner, task.exchange)}" if task.exchange else said
+
+
+def _means(owner: Owner, agreed: Exchange) -> str:
+    try:
+        how = owner.policy.applied(agreed, owner.client, owner.samples)
+        owner.policy.check_release(owner.account)
+    except Refused as why:
+        return f"no means: {why}"
     if owner.samples < how.cutoff:
-        return said + f"below the cut-off of {how.cutoff}: no means leave it, weights do"
+        return f"no means: it is below the cut-off of {how.cutoff}"
     m = how.group_size(owner.client, owner.samples)
     noise = f"noise of {how.noise:g}" if how.noise else "without noise"
-    return said + f"weights leave it, and about {owner.samples // m} means of M_k={m}, {noise}"
+    return f"about {owner.samples // m} means of M_k={m}, {noise}"
 
 
 def _looks(keys: Keys) -> Iterator[tuple[Path, Callable[[], str]]]:

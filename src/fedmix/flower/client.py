@@ -30,7 +30,7 @@ def client_app(task: Task) -> ClientApp:
 
     A node's configuration gives the number of its client (`partition-id`), and may give a `policy`
     file and a `device`. If an answer fails, the error stays in the node's log, and the server gets
-    one of `fedmix.flower.wire.REASONS`.
+    one of `fedmix.flower.refusals.REASONS`.
     """
 
     def load(context: Context) -> FederatedData:
@@ -121,9 +121,11 @@ def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
     engine = Sequential(precision=task.experiment.engine.precision)
     runner = engine.start(party.model, task.objective, training)
     [update] = runner.run_round(Resident.on(party.device, party.data), work)
-    new = {n: p[0] for n, p in update.params.items()}
+    new = _of_one(update.params)
     about = ConfigRecord({"round": round_, "loss": float(update.losses[0])})
-    reply = RecordDict({"about": about, "weights": wire.pack(new)})
+    reply = RecordDict(
+        {"about": about, "weights": wire.pack(_bounded(task, update.params, params))}
+    )
     if needs.state and known.kept and known.shared:
         kept, moved = _of_one(known.kept), lr * training.reach(party.samples)
         after, sent = needs.state.after(kept, known.shared, params, new, moved)
@@ -131,6 +133,14 @@ def train(party: Party, asked: RecordDict, context: Context) -> RecordDict:
         context.state["kept since"] = ConfigRecord({"round": round_})
         reply["sent"] = wire.pack(sent)
     return reply
+
+
+def _bounded(task: Task, trained: Params, before: Params) -> Params:
+    """Return the weights that leave a client: those of its clipped update, with DP-FedAvg."""
+    if task.updates is None:
+        return _of_one(trained)
+    moved = _of_one(task.updates.clipped(trained, before))
+    return {name: before[name] + by for name, by in moved.items()}
 
 
 def _known(party: Party, asked: RecordDict, context: Context) -> Known:

@@ -1,7 +1,7 @@
 """The server's part of the exchange on Flower: whom it asks for means, and who gets the pool."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 
@@ -84,7 +84,7 @@ class Asked(MeanExchange):
         were as few as it has now.
         """
         client = presence.client
-        self.roster.presence[client] = presence
+        self.roster.notice(presence)
         if self.how.secure and self.sent[client]:
             self.count_at_least(self.sent, max(presence.samples, self.how.cutoff))
             if self.smallest < self.ledger.smallest:
@@ -115,15 +115,19 @@ class Asked(MeanExchange):
         return smallest
 
     def gather(
-        self, round_: int, attempt: int, sample: Means, weights: ArrayRecord | None = None
+        self,
+        round_: int,
+        attempt: int,
+        encode: Callable[[Array], Tensor],
+        weights: ArrayRecord | None = None,
     ) -> Traffic:
         """Ask clients for the means that are due, and make a pool of them.
 
         Args:
             round_: The round, from 0.
             attempt: Which attempt at this round it is, for the groups of secure sums.
-            sample: Samples of the server, as they are averaged; means must have their shapes, and
-                values of about their size.
+            encode: Returns what is averaged of samples. Means must have the shapes of the server's
+                own, so encoded, and values of about their size.
             weights: With weights of an encoder, all clients send means of hidden states.
 
         Returns:
@@ -133,6 +137,7 @@ class Asked(MeanExchange):
             TooFew: There are not enough means for a pool.
         """
         every_round, before = weights is not None, copy(self)
+        sample = Means(encode(self.data.x[:LOOKED_AT]), self.data.labels(self.data.y[:LOOKED_AT]))
         due = self.due(self.roster.node, every_round=every_round)
         sent, done, traffic = list[Releases](), list[int](), Traffic()
         if due and self.how.secure:
@@ -205,7 +210,7 @@ class Asked(MeanExchange):
         if presence.client != client:
             raise Rejected(f"it says that it is client {presence.client} now")
         self.settle({client: presence.digest})
-        self.roster.presence[client] = presence
+        self.roster.notice(presence)
         m = wire.group_size(content, presence.samples)
         if not m and any(content.array_records.values()):
             raise Rejected("it sends means, and says that they are of no samples")

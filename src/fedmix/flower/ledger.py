@@ -53,6 +53,7 @@ class Ledger:
         """Replace the counts by those of an exchange."""
         self.sent, self.smallest = exchange.sent, exchange.smallest
         if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             _write(self.path, {"sent": self.sent.tolist(), "smallest": self.smallest})
 
 

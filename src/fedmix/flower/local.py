@@ -19,6 +19,7 @@ from fedmix.runs.progress import Progress
 from fedmix.runs.run import Run
 
 POLL_SECONDS = 0.3  # between two looks at the run's files
+STARTING = 8  # nodes that start at a time; a SuperLink that is busy with more answers late
 ENDED_SECONDS = 3.0  # a server app that has not been seen for so long has ended
 FULL = ("database or disk is full", "No space left on device", "Errno 28")
 BY_CLASS = ("classes", "random-classes")  # partitions in which a client has some classes only
@@ -51,7 +52,7 @@ def with_nodes(
     if nodes < 1:
         raise BadInput(f"--nodes {nodes}: at least one is needed")
     changed = {}
-    if experiment.training.clients_per_round > nodes:
+    if experiment.build_training().per_round(nodes) > nodes:
         changed["training.clients_per_round"] = nodes
     if experiment.exchange and experiment.exchange.average > nodes:
         changed["exchange.average"] = nodes
@@ -111,6 +112,7 @@ def federate(
             if keys:
                 link.register(client)
             link.start_node(client, **node_config)
+            link.wait_for_nodes(STARTING - 1)
         running = link.run(app)
         try:
             while running.poll() is None and not server.ended():

@@ -9,6 +9,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedmix.flower import wire
+from fedmix.flower.refusals import refused
 
 POLL_SECONDS = 0.5
 ERRORS = {  # by Flower's code; the text beside the code is the node's own and is not trusted
@@ -17,6 +18,7 @@ ERRORS = {  # by Flower's code; the text beside the code is the node's own and i
     ErrorCode.MESSAGE_UNAVAILABLE: "the message did not reach it in time",
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its reply got lost",
     ErrorCode.NODE_UNAVAILABLE: "its node is gone",
+    ErrorCode.MOD_FAILED_PRECONDITION: "a mod of its app cannot take this message",
     ErrorCode.INVALID_FAB: "it does not trust this app",
     ErrorCode.CLIENT_APP_CRASHED: "its app ended early; its own log says why",
 }
@@ -95,7 +97,7 @@ def content_of(reply: Message | None, who: str) -> RecordDict | None:
             who,
             ERRORS.get(reply.error.code, f"Flower's error {reply.error.code}"),
         )
-    elif (reason := wire.refused(reply.content)) is not None:
+    elif (reason := refused(reply.content)) is not None:
         log.warning("%s refuses: %s", who, reason)
     else:
         return reply.content

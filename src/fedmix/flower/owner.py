@@ -12,7 +12,8 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, RecordDict
 from torch.utils.data import DataLoader, Dataset
 
-from fedmix.core.errors import BadInput, FedmixError
+from fedmix.core.errors import BadInput, FedmixError, described
+from fedmix.core.types import Array
 from fedmix.data import federated
 from fedmix.data.federated import FederatedData
 from fedmix.data.per_party import alone
@@ -21,11 +22,15 @@ from fedmix.exchange.one_client import CHUNK
 from fedmix.flower import wire
 from fedmix.flower.ledger import Account
 from fedmix.flower.policy import Policy
+from fedmix.flower.refusals import Refused
 from fedmix.flower.terms import Terms
-from fedmix.flower.wire import Refused
 
 Given: TypeAlias = FederatedData | tuple[Any, Any] | Dataset[Any] | Iterable[Any]
 """A client's samples: its data, a pair of inputs and labels, a Dataset, or batches of pairs."""
+PAIRS = (
+    "give a pair (inputs, labels), or batches of such pairs: "
+    "((batch['image'], batch['label']) for batch in loader)"
+)
 log = logging.getLogger("fedmix.flower")
 
 
@@ -49,13 +54,27 @@ def data_of(given: Given, classes: int | None = None) -> FederatedData:
         return alone(*given, classes=classes)
     if isinstance(given, Dataset):
         given = DataLoader(given, batch_size=CHUNK)
-    batches = [(np.asarray(x), np.asarray(y)) for x, y in given]
+    if not isinstance(given, Iterable):
+        raise BadInput(f"the samples are {described(given)}; {PAIRS}")
+    batches = [_pair(batch) for batch in given]
     if not batches:
         raise BadInput("there are no samples; give inputs and labels")
     x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     rows = [hashlib.sha256(a.tobytes() + b.tobytes()).digest() for a, b in zip(x, y, strict=True)]
     order = sorted(range(len(rows)), key=rows.__getitem__)
     return alone(x[order], y[order], classes=classes)
+
+
+def _pair(batch: Any) -> tuple[Array, Array]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise BadInput(f"a batch of the samples is {described(batch)}; {PAIRS}")
+    x, y = map(np.asarray, batch)
+    if not x.ndim or x.shape[:1] != y.shape[:1]:
+        raise BadInput(
+            f"a batch of the samples has inputs of shape {x.shape} and labels of shape {y.shape}; "
+            f"{PAIRS}"
+        )
+    return x, y
 
 
 @contextmanager
@@ -103,7 +122,11 @@ class Owner:
 
     @staticmethod
     def of(
-        context: Context, load: Callable[[Context], Given], classes: int | None, salt: str, id_: str
+        context: Context,
+        load: Callable[[Context], Given],
+        classes: int | None,
+        exchange: Exchange | None,
+        experiment: str,
     ) -> "Owner":
         """Load the client that a node's configuration names.
 
@@ -111,8 +134,8 @@ class Owner:
             context: Flower's context of the node.
             load: Returns the client's samples.
             classes: Number of classes if `load` returns integers as labels.
-            salt: Goes into the digest.
-            id_: Id of the experiment.
+            exchange: How means are exchanged.
+            experiment: Names what is trained.
 
         Raises:
             Refused: `partition-id` is missing, the policy, the ledger or the data cannot be loaded,
@@ -133,9 +156,9 @@ class Owner:
                     f"the load function gave client {client} the data of {len(data.clients)}; use "
                     "fedmix.data.alone"
                 )
-            where = np.frombuffer(f"{salt} {client}".encode(), np.uint8)
+            where = np.frombuffer(f"{experiment} {client}".encode(), np.uint8)
             digest = int.from_bytes(federated.digest(where, data.x, data.y)[:8], "big") >> 1 | 1
-            terms = Terms.of(data, id_)
+            terms = Terms.of(data, exchange, experiment)
         policy.check_terms(terms)
         return Owner(client, data, digest, terms, policy, account, config)
 
@@ -144,9 +167,18 @@ class Owner:
         """Number of samples, n_k."""
         return int(self.data.clients.sizes[0])
 
+    @property
+    def trains(self) -> bool:
+        """Whether its policy lets weights out."""
+        try:
+            self.policy.check_weights(self.account)
+        except Refused:
+            return False
+        return True
+
     def presence(self, holds: int) -> ConfigRecord:
         """Return what the client says about itself; it holds this version of the pool."""
-        said = wire.Presence(self.client, self.samples, self.digest, holds)
+        said = wire.Presence(self.client, self.samples, self.digest, holds, self.trains)
         return ConfigRecord(said._asdict())
 
     def release(self, means: Means, how: Exchange) -> None:

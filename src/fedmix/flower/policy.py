@@ -8,8 +8,8 @@ from fedmix.core.errors import BadInput
 from fedmix.core.files import read_toml
 from fedmix.exchange import Exchange
 from fedmix.flower.ledger import Account
+from fedmix.flower.refusals import Refused
 from fedmix.flower.terms import Terms
-from fedmix.flower.wire import Refused
 
 LARGEST = 1 << 16
 

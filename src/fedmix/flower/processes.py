@@ -18,6 +18,7 @@ import tomli_w
 
 from fedmix.core.errors import BadInput, FedmixError
 from fedmix.core.signals import heard
+from fedmix.flower.family import alive, command_line, descendants, send
 from fedmix.flower.keys import Keys
 
 QUIET = {
@@ -173,7 +174,11 @@ class Link:
         )
 
     def run(self, app: Path, *options: str, **config: Any) -> subprocess.Popen[bytes]:
-        """Submit an app with `config` over its run configuration; the process ends with the run."""
+        """Submit an app with `config` over its run configuration; the process ends with the run.
+
+        Waits for the nodes first: `flwr run` gives up on a SuperLink that is busy with them.
+        """
+        self.wait_for_nodes()
         more = ["--run-config", _pairs(config)] if config else []
         return self.start("run", ["flwr", "run", str(app), NAME, "--stream", *more, *options])
 
@@ -205,6 +210,27 @@ class Link:
                 raise FedmixError(f"the {name} did not start; its log is {self.log(name)}")
             time.sleep(0.1)
 
+    def wait_for_nodes(self, most: int = 0) -> None:
+        """Wait until all nodes but at most `most` have joined.
+
+        Raises FedmixError if a process ends, or no node joins for too long.
+        """
+        before, deadline = list[str](), 0.0
+        while len(missing := [name for name in self.processes if not self.joined(name)]) > most:
+            self.check()
+            if missing != before:
+                before, deadline = missing, time.monotonic() + START_SECONDS
+            if time.monotonic() > deadline:
+                raise FedmixError(
+                    f"{missing[0]} did not join within {START_SECONDS:g} s; its log is "
+                    f"{self.log(missing[0])}"
+                )
+            time.sleep(0.1)
+
+    def joined(self, name: str) -> bool:
+        """Whether a process is no node, or a node that says that it has joined."""
+        return not name.startswith("node-") or b"SuperNode ID" in self.log(name).read_bytes()
+
     def check(self) -> None:
         """Raise FedmixError if the SuperLink or a node has ended by itself."""
         for _, why in self.ended():
@@ -222,7 +248,7 @@ class Link:
     def serves(self) -> bool:
         """Whether the SuperLink runs a server app; never where there is no /proc."""
         return any(
-            b"flwr-serverapp" in _command_line(pid)
+            b"flwr-serverapp" in command_line(pid)
             for pid in descendants(self.processes["superlink"].pid)
         )
 
@@ -247,7 +273,7 @@ class Link:
         """Kill a process and all its descendants with SIGKILL."""
         process = self.processes.pop(name)
         for pid in [*descendants(process.pid), process.pid]:
-            _signal(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
         process.wait()
 
     def stop(self) -> None:
@@ -262,15 +288,15 @@ class Link:
             for name in order
         }
         for name in order:
-            _signal(self.processes[name].pid, signal.SIGTERM)
+            send(self.processes[name].pid, signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
         for name in order:
             process = self.processes.pop(name)
-            while any(_alive(pid) for pid in family[name]) and time.monotonic() < deadline:
+            while any(alive(pid) for pid in family[name]) and time.monotonic() < deadline:
                 process.poll()
                 time.sleep(0.05)
             for pid in family[name]:
-                _signal(pid, signal.SIGKILL)
+                send(pid, signal.SIGKILL)
             process.wait()
         while self.held:
             self.held.pop().close()
@@ -286,47 +312,9 @@ def _undisturbed() -> Iterator[None]:
         yield
 
 
-def descendants(pid: int) -> list[int]:
-    """Return the ids of all descendants of a process; none where there is no /proc."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parent = int(entry.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry.parent.name))
-    found = list(children.get(pid, []))
-    for child in found:
-        found += children.get(child, [])
-    return found
-
-
-def _command_line(pid: int) -> bytes:
-    with contextlib.suppress(OSError):  # it has ended
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
-
-
 def _listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
-    return False
-
-
-def _signal(pid: int, number: int) -> None:
-    """Send a signal to a process, and to the process group that it leads or led."""
-    for send in (os.kill, os.killpg):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            send(pid, number)
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process, or one of the group that it leads or led, exists and is not a zombie."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, 0)
-        return True
-    with contextlib.suppress(OSError):
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat")
-        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 

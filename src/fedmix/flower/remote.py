@@ -17,21 +17,22 @@ from torch import Tensor
 
 from fedmix.core.devices import device_named
 from fedmix.core.errors import BadInput
-from fedmix.core.rng import stream
+from fedmix.core.rng import Noise, SecretNoise, stream
 from fedmix.core.types import Array, Params
-from fedmix.data.federated import FederatedData, HeldOut, Ragged
-from fedmix.exchange import Means, Traffic
+from fedmix.data.federated import FederatedData, HeldOut
+from fedmix.data.ragged import Ragged
+from fedmix.exchange import Traffic
 from fedmix.flower import wire
-from fedmix.flower.exchange import LOOKED_AT, Asked
+from fedmix.flower.exchange import Asked
 from fedmix.flower.ledger import Ledger
 from fedmix.flower.messages import POLL_SECONDS, Post, content_of
 from fedmix.flower.roster import Roster, TooFew
 from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
-from fedmix.flower.terms import Terms, experiment_id
+from fedmix.flower.terms import Terms, check_exchange
 from fedmix.flower.wire import Rejected
 from fedmix.models.functional import Model
-from fedmix.training.aggregation import Updates, average
+from fedmix.training.aggregation import Average, Updates
 from fedmix.training.checks import check_objective, check_server_step
 from fedmix.training.draws import choose_clients
 from fedmix.training.known import Memory
@@ -50,17 +51,13 @@ def prepared(
             objective, the server step or the device do not work.
     """
     tests = _held_out(task.held_out(config))
-    if task.training.clients_per_round > settings.clients:
+    if task.training.per_round(settings.clients) > settings.clients:
         raise BadInput(
             f"training.clients_per_round={task.training.clients_per_round} is more than the "
             f"{settings.clients} clients"
         )
-    how = task.exchange
-    if how is not None and how.secure and how.average > settings.clients:
-        raise BadInput(
-            f"exchange.average={how.average} clients are in a sum, and there are "
-            f"{settings.clients} clients; lower it"
-        )
+    if task.exchange is not None:
+        check_exchange(task.exchange, settings.clients)
     device, model = device_named(task.experiment.engine.device), task.model(tests)
     check_objective(task.objective, model, tests)
     check_server_step(task.experiment.build_server(), model)
@@ -96,7 +93,7 @@ class Remote(Rounds):
         tests, model, device = prepared(task, settings, config)
         training, seed, how = task.training, task.experiment.seed, task.exchange
         self.post = Post(grid, settings.at_once)
-        terms = Terms.of(tests, experiment_id(how, task.experiment.identity))
+        terms = Terms.of(tests, how, task.experiment.identity)
         self.roster = Roster(
             self.post, terms, settings.clients, settings.attempts, settings.join_timeout
         )
@@ -110,10 +107,12 @@ class Remote(Rounds):
         )  # fmt: skip
         server = task.experiment.build_server()
         super().__init__(
-            model, task.objective, training, tests, exchange, server, seed, device, settings.clients
+            model, task.objective, training, tests, exchange, server, seed, device,
+            settings.clients, updates=task.updates,
         )  # fmt: skip
         self.settings = settings
         self.attempt = 0
+        self.used = np.zeros(settings.clients, np.int64)  # how often each client's update was
         self._accepted: dict[int, int] = {}  # the last round in which a client's update was used
         self._traffic = Traffic()
         came = self.roster.gather(settings.enough)
@@ -133,6 +132,10 @@ class Remote(Rounds):
         theirs = Counter(self.roster.flower.values())
         said = ", ".join(f"{count} with Flower {v}" for v, count in sorted(theirs.items()))
         return {"flower": self.roster.terms.flower, "clients": said}
+
+    def took_part(self) -> tuple[int, int, int]:
+        """Return how often one client took part, at most: all know the seed that chooses them."""
+        return int(self.used.max()), 1, 1
 
     def sizes(self) -> Array:
         """Number of samples of each client that is online."""
@@ -161,38 +164,43 @@ class Remote(Rounds):
         if self.exchange:
             self.exchange.welcome(came)
             self._exchange_means(self.exchange)
-        wanted = self.training.clients_per_round
+        wanted = self.training.per_round(self.settings.clients)
         chosen = self._choose(wanted)
         updates = self._collect_updates(chosen)
         least = math.ceil(self.settings.min_share * wanted - 1e-9)  # 0.07 * 100 is above 7
         if len(updates) < least:
             raise TooFew(f"{len(updates)} of {wanted} clients replied well, and {least} are needed")
         samples = {k: update.presence.samples for k, update in updates.items()}
-        mean, loss = average(
-            (_chunk(k, updates[k], self.device) for k in chosen if k in updates), samples
-        )
+        average = Average(self.params, samples, self.updates)
+        for k in chosen:
+            if k in updates:
+                average.add(_chunk(k, updates[k], self.device))
+        self.used = self.used.copy()
+        self.used[list(updates)] += 1
         if self.memory:
             self.memory.add(updates[k].sent for k in chosen if k in updates)
             self._accepted = self._accepted | dict.fromkeys(updates, self.round)
         for update in updates.values():
-            self.roster.presence[update.presence.client] = update.presence
-            if self.exchange:
-                self.exchange.notice(update.presence)
+            (self.exchange or self.roster).notice(update.presence)
         self.notes = {
             "asked": len(chosen), "replied": len(updates), "rejected": self.roster.rejected,
             "clients": len(self.roster),
             "pool_version": self.exchange.version if self.exchange else 0,
             "sent_up": self.post.up, "sent_down": self.post.down,
         }  # fmt: skip
-        return mean, loss
+        return self._mean(average), average.loss
+
+    def _update_noise(self) -> Noise:
+        """Return what draws the noise on this round's sum; nobody can draw it again."""
+        return SecretNoise()
 
     def _choose(self, count: int) -> list[int]:
         """Return the clients that every engine would choose, others in place of absent ones."""
         drawn: list[int] = choose_clients(
             self.seed, self.round, self.settings.clients, count
         ).tolist()
-        here = [k for k in drawn if k in self.roster]
-        others = sorted(set(self.roster.node) - set(here))
+        here = [k for k in drawn if k in self.roster.training]
+        others = sorted(self.roster.training - set(here))
         instead: list[int] = (
             stream(self.seed, "substitutes", self.round)
             .permutation(others)[: count - len(here)]
@@ -202,13 +210,12 @@ class Remote(Rounds):
 
     def _exchange_means(self, exchange: Asked) -> None:
         """Let the clients send the means that are due, of samples or of hidden states."""
-        x, y = self.data.x[:LOOKED_AT], self.data.y[:LOOKED_AT]
-        sample, weights = Means(self._encode(x), self.data.labels(y)), None
+        weights = None
         if layer := self.needs.layer:
             weights = wire.pack({n: self.params[n] for n in self.model.head(layer).names})
             encoder = self._model_bytes(0) - self._model_bytes(layer)
             self._traffic += Traffic(models_down=encoder * len(self.roster))
-        self._traffic += exchange.gather(self.round, self.attempt, sample, weights)
+        self._traffic += exchange.gather(self.round, self.attempt, self._encode, weights)
 
     def _collect_updates(self, chosen: list[int]) -> dict[int, wire.Update]:
         """Return the valid updates of these clients, by client.
@@ -270,7 +277,8 @@ class Remote(Rounds):
     def state(self) -> dict[str, Tensor]:
         """Return the state of any federation, and counts."""
         counts = [self.roster.rejected, self.post.up, self.post.down]
-        return super().state() | {"remote.counts": torch.tensor(counts)}
+        used = {"remote.used": torch.from_numpy(self.used)} if self.updates else {}
+        return super().state() | {"remote.counts": torch.tensor(counts), **used}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Continue from a saved state; clients keep nothing of a run that ended."""
@@ -279,6 +287,8 @@ class Remote(Rounds):
             self.memory = Memory(self.memory.how, self.params, self.settings.clients)
             log.warning("clients keep nothing of a run that ended; what they kept begins anew")
         self.roster.rejected, up, down = saved["remote.counts"].tolist()
+        if self.updates:
+            self.used = saved["remote.used"].numpy()
         self.post.up += up
         self.post.down += down
 

@@ -53,8 +53,19 @@ class Roster:
     def __len__(self) -> int:
         return len(self.node)
 
-    def __contains__(self, client: int) -> bool:
-        return client in self.node
+    @property
+    def training(self) -> set[int]:
+        """The clients that train, which are not those whose policy lets no weights out."""
+        return {client for client, said in self.presence.items() if said.trains}
+
+    def notice(self, presence: Presence) -> None:
+        """Keep what a client says of itself; log if it trains no more."""
+        before = self.presence.get(presence.client)
+        self.presence[presence.client] = presence
+        if not presence.trains and (before is None or before.trains):
+            log.warning(
+                "client %s is not asked to train: its policy lets no weights out", presence.client
+            )
 
     def reject(self, round_: int, client: int, error: Exception) -> None:
         """Count a reply that is no good, and log why."""
@@ -118,12 +129,11 @@ class Roster:
                 self.why_out = f" (the last node was not let in: {error})"
                 continue
             client = presence.client
-            if client in self:  # perhaps restarted, while its old node still counts as online
+            if client in self.node:  # perhaps restarted, while its old node still counts as online
                 said = "node %s says that it is client %s, which node %s is; it has to wait"
                 log.warning(said, node, client, self.node[client])
                 continue
-            self.node[client], self.presence[client] = node, presence
-            self.flower[client] = theirs.flower
+            self.node[client], self.flower[client] = node, theirs.flower
             log.info(
                 "client %s is there, as node %s, with %s samples and Flower %s",
                 client,
@@ -131,5 +141,6 @@ class Roster:
                 presence.samples,
                 theirs.flower,
             )
+            self.notice(presence)
             came.append(client)
         return came

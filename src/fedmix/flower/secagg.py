@@ -14,7 +14,8 @@ from flwr.compat.common.recorddict_compat import fitres_to_recorddict
 from fedmix.core.types import Array
 from fedmix.exchange import Exchange
 from fedmix.flower import legacy
-from fedmix.flower.wire import Refused, Rejected
+from fedmix.flower.refusals import Refused
+from fedmix.flower.wire import Rejected
 
 QUANTA = 1 << 22
 MODULUS = 1 << 32

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from fedmix.exchange import Exchange, Means, Releases, Traffic, split_at_random
 from fedmix.flower import legacy, wire
 from fedmix.flower.messages import Post, content_of
+from fedmix.flower.refusals import refused
 from fedmix.flower.secagg import MODULUS, QUANTA, largest
 from fedmix.flower.wire import Rejected
 
@@ -75,15 +76,11 @@ class Group:
                 assert reply is not None
                 good.append(reply)
             except Rejected as error:
-                refused = (
-                    reply is not None
-                    and reply.has_content()
-                    and wire.refused(reply.content) is not None
-                )
-                if refused and self.stage == Stage.SETUP:
+                says = reply is not None and reply.has_content() and refused(reply.content)
+                if says and self.stage == Stage.SETUP:
                     self.refused.add(node)
                 else:
-                    self.failed |= set(contents) if refused else {node}
+                    self.failed |= set(contents) if says else {node}
                 log.warning("node %s: %s", node, error)
         return good
 

@@ -18,7 +18,7 @@ from fedmix.flower.task import Task
 from fedmix.runs.folder import writing
 from fedmix.runs.run import Run
 from fedmix.runs.run import folder_of as run_folder
-from fedmix.runs.tensorboard import listening
+from fedmix.runs.trackers import tracking
 
 log = logging.getLogger("fedmix.flower")
 
@@ -62,7 +62,7 @@ def serve(grid: Grid, task: Task, config: Mapping[str, Any]) -> dict[str, Any]:
         )
         try:
             with (
-                listening(folder, _tell, settings.tensorboard) as listen,
+                tracking(settings.track, folder, task.experiment.values(), _tell) as listen,
                 exposed(settings.metrics_address, listen) as listen,
             ):
                 return run.execute(listen, command=settings.command, checkpoint_seconds=0.0)

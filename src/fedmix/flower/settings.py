@@ -6,6 +6,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from fedmix.core.errors import BadInput
+from fedmix.core.validation import number, whole
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Settings:
         at_once: How many nodes work at a time, for nodes that share a machine; 0 for all.
         out: Folder for run folders.
         data: Folder with the hub's files.
-        tensorboard: Also log to TensorBoard, into the run's folder.
+        track: Names of trackers that are told of every round, split by commas: tensorboard,
+            wandb, mlflow.
         metrics_address: HOST:PORT at which Prometheus can read the last round's metrics.
         command: Command that environment.json records.
 
@@ -45,7 +47,7 @@ class Settings:
     at_once: int = 0
     out: str = "runs"
     data: str = ""
-    tensorboard: bool = False
+    track: str = ""
     metrics_address: str = ""
     command: str = "flwr run"
 
@@ -70,9 +72,18 @@ class Settings:
                     f"run config: {key} is missing; add it to [tool.flwr.app.config] in "
                     "pyproject.toml"
                 )
-        return Settings(**values)
+        try:
+            return Settings(**values)
+        except BadInput as error:
+            raise BadInput(f"run config: {error}") from None
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value, name = getattr(self, field.name), field.name.replace("_", "-")
+            if field.type is int:
+                whole(name, value, least=0)
+            elif field.type is float:
+                number(name, value)
         rules = (
             ("clients", self.clients >= 1, "at least 1"),
             (
@@ -84,14 +95,11 @@ class Settings:
             ("min-share", 0 < self.min_share <= 1, "above 0 and at most 1"),
             ("timeout", 0 < self.timeout < math.inf, "positive and finite"),
             ("attempts", self.attempts >= 1, "at least 1"),
-            ("at-once", self.at_once >= 0, "0 or more"),
             ("largest-update", 0 < self.largest_update < math.inf, "positive and finite"),
         )
         for name, holds, rule in rules:
             if not holds:
-                raise BadInput(
-                    f"run config: {name}={getattr(self, name.replace('-', '_'))} must be {rule}"
-                )
+                raise BadInput(f"{name}={getattr(self, name.replace('-', '_'))} must be {rule}")
 
     @property
     def enough(self) -> int:

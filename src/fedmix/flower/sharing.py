@@ -4,28 +4,28 @@ Flower may start a new process for every message; what must last is in the conte
 """
 
 import json
-import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from fedmix.core.errors import BadInput, ClientFailure
-from fedmix.core.rng import stream
+from fedmix.core.errors import BadInput, ClientFailure, described
+from fedmix.core.rng import SecretNoise, stream
 from fedmix.core.types import Array
+from fedmix.core.validation import instance
 from fedmix.exchange import Exchange, Means, release
 from fedmix.exchange.pool import to_shares
 from fedmix.flower import wire
 from fedmix.flower.logs import log, log_here
 from fedmix.flower.owner import Given, Owner, note
-from fedmix.flower.terms import check_exchange, experiment_id
-from fedmix.flower.wire import Refused, Rejected
+from fedmix.flower.refusals import Refused, refusal
+from fedmix.flower.terms import check_exchange
+from fedmix.flower.wire import Rejected
 from fedmix.functional import MeanPool
 
 Encode: TypeAlias = Callable[[Array], Tensor]
@@ -50,7 +50,7 @@ def share_means(
     secure sum (`query.sum`) and the pool (`query.pool`). A node's configuration gives the number of
     its client (`partition-id`), and may give a `policy` file. If an answer fails, or the app's own
     training does, the error stays in the node's log, and the server gets one of
-    `fedmix.flower.wire.REASONS`.
+    `fedmix.flower.refusals.REASONS`.
 
     Args:
         app: The app, with functions of `@app.train()`.
@@ -65,12 +65,16 @@ def share_means(
     Raises:
         BadInput: The app has a `client_fn`, or the exchange is none that a federation can do.
     """
+    instance("app", app, ClientApp, "give the app itself: app = ClientApp()")
+    if not callable(samples):
+        raise BadInput(f"`samples` is {described(samples)}; give a function of the node's context")
     check_exchange(exchange)
     Sharing(samples, exchange, classes, experiment, seed).join_in(app)
 
 
 def received_means(context: Context) -> MeanPool | None:
     """Return the means that this client may draw, as they were sent; None before they came."""
+    instance("context", context, Context, "give the context that the app's function gets")
     record = context.state.get(POOL)
     if not isinstance(record, ArrayRecord):
         return None
@@ -142,10 +146,7 @@ class Sharing:
         """
 
         def handle(message: Message, context: Context) -> Message:
-            owner = Owner.of(
-                context, self.samples, self.classes, self.experiment,
-                experiment_id(self.exchange, self.experiment),
-            )  # fmt: skip
+            owner = Owner.of(context, self.samples, self.classes, self.exchange, self.experiment)
             trains = message.metadata.message_type.startswith("train")
             if trains:
                 owner.policy.check_weights(owner.account)
@@ -246,8 +247,7 @@ class Sharing:
         data, y = owner.data, owner.data.labels(owner.data.y)
         grouping = stream(self.seed, "split", owner.client, epoch)
         # a server that knew the noise could subtract it
-        noise = np.random.default_rng(secrets.randbits(128))
-        means = release(owner.client, data.x, y, how, encode, grouping, noise)
+        means = release(owner.client, data.x, y, how, encode, grouping, SecretNoise())
         if means is not None:
             owner.release(means, how)
         return means
@@ -292,10 +292,10 @@ def sealed(call: Call) -> Call:
 def _refusal(error: Exception) -> RecordDict:
     """Return the reply that tells the server why the client refuses."""
     if isinstance(error, ClientFailure):
-        return wire.refusal("step", step=error.step)
+        return refusal("step", step=error.step)
     if isinstance(error, Refused):
-        return wire.refusal(error.reason)
-    return wire.refusal("message" if isinstance(error, Rejected) else "failed")
+        return refusal(error.reason)
+    return refusal("message" if isinstance(error, Rejected) else "failed")
 
 
 def valid_round(asked: RecordDict, rounds: int) -> int:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,19 +14,24 @@ from torch import Tensor
 
 from fedmix.core.errors import BadInput
 from fedmix.core.types import Array
-from fedmix.exchange import Exchange, Means, Traffic
+from fedmix.core.validation import instance
+from fedmix.exchange import Exchange, Traffic
 from fedmix.flower import wire
-from fedmix.flower.exchange import LOOKED_AT, Asked
+from fedmix.flower.exchange import Asked
 from fedmix.flower.ledger import Ledger
 from fedmix.flower.logs import log, log_here
 from fedmix.flower.messages import POLL_SECONDS, Post, content_of
 from fedmix.flower.owner import Given, data_of
 from fedmix.flower.roster import Roster, TooFew
 from fedmix.flower.settings import Settings
-from fedmix.flower.terms import Terms, check_exchange, experiment_id
+from fedmix.flower.terms import Terms, check_exchange
 from fedmix.objectives.base import Needs
 from fedmix.privacy.accounting import DELTA, Guarantee, Level, Neighbours
 from fedmix.privacy.of_run import guarantee_of
+
+PARTS = (
+    "summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate",
+)  # fmt: skip
 
 
 class WithMeans(Strategy):
@@ -34,6 +40,7 @@ class WithMeans(Strategy):
     Before a round, new nodes say who they are, those that are due send means, and those that train
     and lack the pool get it. Training, averaging and evaluation are the strategy's own. It sees
     only nodes that were let in: those with the same fedmix, experiment, shapes and classes.
+    Other attributes than those of the exchange are the strategy's, also to set them.
 
     Args:
         strategy: Any strategy of Flower, or your own.
@@ -78,25 +85,25 @@ class WithMeans(Strategy):
         ledger: Path | str | None = None,
     ) -> None:
         log_here()
-        check_exchange(exchange)
+        instance("strategy", strategy, Strategy, "give a strategy of Flower, such as FedAvg()")
+        if isinstance(strategy, WithMeans):
+            raise BadInput("this strategy exchanges means already; put it into one WithMeans")
         settings = Settings(
             clients, min_clients=min_clients, join_timeout=join_timeout, timeout=timeout,
             attempts=attempts,
         )  # fmt: skip
-        if exchange.secure and exchange.average > clients:
-            raise BadInput(
-                f"exchange.average={exchange.average} clients are in a sum, and clients={clients}; "
-                "lower it"
-            )
-        self.strategy, self.enough, self.attempts = strategy, settings.enough, attempts
+        check_exchange(exchange, clients)
+        self.enough, self.attempts = settings.enough, attempts
         self.data, self.traffic = data_of(like, classes), Traffic()
-        terms = Terms.of(self.data, experiment_id(exchange, experiment))
+        self.asked: list[int] = []  # clients that train in this round
+        terms = Terms.of(self.data, exchange, experiment)
         # the grid comes with the first round
         self.roster = Roster(Post(cast(Grid, None)), terms, clients, attempts, join_timeout)
         self.exchange = Asked(
             exchange, seed, clients, ledger=Ledger(clients, Path(ledger) if ledger else None),
             roster=self.roster, data=self.data, seconds=timeout,
         )  # fmt: skip
+        self.strategy = strategy
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the strategy itself."""
@@ -104,9 +111,18 @@ class WithMeans(Strategy):
             raise AttributeError(name)
         return getattr(self.strategy, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute of the exchange, or else of the strategy itself."""
+        mine = name in vars(self) or "strategy" not in vars(self)
+        object.__setattr__(self if mine else self.strategy, name, value)
+
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run the rounds as the strategy itself does, with means exchanged before each of them."""
-        return type(self.strategy).start(self, *args, **kwargs)
+        kind = type(self.strategy)
+        parts = {name: property(partial(_part, whose=self, name=name)) for name in PARTS}
+        exchanging: Strategy = object.__new__(type(kind.__name__, (kind,), parts))
+        exchanging.__dict__ = self.strategy.__dict__  # so that what either notes, both have
+        return exchanging.start(*args, **kwargs)
 
     def summary(self) -> None:
         """Log the settings of the exchange, and those of the strategy."""
@@ -129,20 +145,22 @@ class WithMeans(Strategy):
         self._gather(server_round - 1)
         at = {node: client for client, node in self.roster.node.items()}
         nodes = [message.metadata.dst_node_id for message in messages]
-        asked = [at[node] for node in nodes if node in at]
-        holding, sent = self.exchange.hand_out(server_round - 1, asked)
+        training = self.roster.training
+        chosen = [at[node] for node in nodes if at.get(node) in training]
+        self.asked, sent = self.exchange.hand_out(server_round - 1, chosen)
         self.traffic += sent
-        return [m for m, node in zip(messages, nodes, strict=True) if at.get(node) in holding]
+        return [m for m, node in zip(messages, nodes, strict=True) if at.get(node) in self.asked]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the strategy aggregate the replies; note whose data changed, and who lost the pool.
 
-        A client that says that it is someone else is left out.
+        A client that says that it is someone else is left out. Who does not reply well may have
+        failed without the pool, and gets it again before it trains again.
         """
         kept, at = list[Message](), {node: client for client, node in self.roster.node.items()}
-        replies = list(replies)
+        replies, lost = list(replies), set(self.asked)
         for reply in _answers(replies):
             client = at.get(reply.metadata.src_node_id)
             if client is None:
@@ -154,11 +172,13 @@ class WithMeans(Strategy):
             except wire.Rejected as error:
                 self.roster.reject(server_round - 1, client, error)
                 continue
-            if said.holds != self.exchange.version:
-                log.info("client %s lost the pool, and gets it before it trains again", client)
-                self.exchange.lost([client])
+            if said.holds == self.exchange.version:
+                lost.discard(client)
             del reply.content[wire.OURS]
             kept.append(reply)
+        if lost:
+            log.info("clients %s get the pool again before they train again", sorted(lost))
+            self.exchange.lost(lost)
         failed = [reply for reply in replies if reply.has_error()]
         return self.strategy.aggregate_train(server_round, kept + failed)
 
@@ -177,11 +197,7 @@ class WithMeans(Strategy):
         return self.strategy.aggregate_evaluate(server_round, _answers(replies) + failed)
 
     def guarantee(
-        self,
-        delta: float = DELTA,
-        *,
-        neighbours: Neighbours = "replace",
-        level: Level = "sample",
+        self, delta: float = DELTA, *, neighbours: Neighbours = "replace", level: Level = "sample"
     ) -> Guarantee:
         """Return the (ε, δ) of the means released so far, as `fedmix.privacy.guarantee_of`."""
         return guarantee_of(self, delta, neighbours=neighbours, level=level)
@@ -209,11 +225,9 @@ class WithMeans(Strategy):
         return cast(Grid, _Admitted(grid, self.exchange))
 
     def _gather(self, round_: int) -> None:
-        x, y = self.data.x[:LOOKED_AT], self.data.y[:LOOKED_AT]
-        sample = Means(self.data.units(x), self.data.labels(y))
         for attempt in range(1, self.attempts + 1):
             try:
-                self.traffic += self.exchange.gather(round_, attempt, sample)
+                self.traffic += self.exchange.gather(round_, attempt, self.data.units)
                 return
             except TooFew as error:
                 log.warning("round %s, attempt %s: %s", round_ + 1, attempt, error)
@@ -236,6 +250,10 @@ class _Admitted:
         """Ask new nodes who they are, and return those that are let in."""
         self.exchange.welcome(self.exchange.roster.call())
         return list(self.exchange.roster.node.values())
+
+
+def _part(_: Strategy, whose: WithMeans, name: str) -> Any:
+    return getattr(whose, name)
 
 
 def _answers(replies: list[Message]) -> list[Message]:

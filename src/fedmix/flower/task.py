@@ -9,13 +9,15 @@ import numpy as np
 from torch import nn
 
 from fedmix.core.errors import BadInput
-from fedmix.data.federated import FederatedData, Ragged
+from fedmix.data.federated import FederatedData
+from fedmix.data.ragged import Ragged
 from fedmix.exchange import Exchange
 from fedmix.experiment.spec import Experiment
 from fedmix.flower.terms import check_exchange
 from fedmix.models.functional import Model
 from fedmix.objectives.base import Objective
 from fedmix.training.checks import model_for
+from fedmix.training.dpfedavg import DPFedAvg
 from fedmix.training.settings import Training
 
 Config = Mapping[str, Any]
@@ -54,6 +56,11 @@ class Task:
                 "GlobalMix needs raw samples of other clients, which never leave them in a "
                 "federation; "
                 "use FedMix or NaiveMix, which need means only"
+            )
+        if self.experiment.head is not None:
+            raise BadInput(
+                "a head from statistics is set in simulations only; remove [head] from this "
+                "experiment"
             )
         if self.exchange is not None:
             check_exchange(self.exchange)
@@ -122,6 +129,11 @@ class Task:
             else self.experiment.build_exchange() or Exchange()
         )
 
+    @property
+    def updates(self) -> DPFedAvg | None:
+        """DP-FedAvg, if clients clip their updates."""
+        return self.experiment.build_updates()
+
     def model(self, data: FederatedData) -> Model:
         """Return the model for such data, initialised; raise BadInput if it rejects them."""
         return model_for(data, self.module(data))
@@ -140,11 +152,7 @@ def only(data: FederatedData, client: int) -> FederatedData:
         )
     rows = data.clients[client]
     return replace(
-        data,
-        x=data.x[rows],
-        y=data.y[rows],
-        clients=Ragged.of([np.arange(len(rows))]),
-        test=None,
+        data, x=data.x[rows], y=data.y[rows], clients=Ragged.of([np.arange(len(rows))]), test=None
     )
 
 

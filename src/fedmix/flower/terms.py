@@ -13,12 +13,16 @@ from flwr.app import ConfigRecord, RecordDict
 
 import fedmix
 from fedmix.core.errors import BadInput
+from fedmix.core.validation import instance
 from fedmix.data.federated import FederatedData
 from fedmix.exchange import Exchange
 from fedmix.flower.wire import Rejected, said
 
 RECORD = "terms"
-TRAINS = ["core", "data", "exchange", "flower", "kernels", "models", "objectives", "training"]
+TRAINS = [
+    "core", "data", "exchange", "flower", "functional", "kernels", "models", "objectives",
+    "training",
+]  # fmt: skip
 PLAIN = re.compile(r"[A-Za-z0-9.+(), -]{1,80}")  # shapes and versions
 
 
@@ -44,17 +48,19 @@ class Terms(NamedTuple):
     classes: bool
 
     @staticmethod
-    def of(data: FederatedData, experiment: str) -> "Terms":
+    def of(data: FederatedData, exchange: Exchange | None, experiment: str) -> "Terms":
         """Return the terms of this process.
 
         Args:
             data: Samples, of which shape and classes count.
-            experiment: What `experiment_id` returns.
+            exchange: How means are exchanged.
+            experiment: Names what is trained.
         """
         shape = str(tuple(data.units(data.x[:1]).shape[1:]))
         classes = data.classes is not None
+        id_ = experiment_id(exchange, experiment)
         return Terms(
-            fedmix.__version__, code(), flwr.__version__, experiment, shape, data.outputs, classes
+            fedmix.__version__, code(), flwr.__version__, id_, shape, data.outputs, classes
         )
 
     def content(self) -> ConfigRecord:
@@ -94,12 +100,18 @@ class Terms(NamedTuple):
         return f"{self.outputs} {'classes' if self.classes else 'regression targets'}"
 
 
-def check_exchange(exchange: Exchange) -> None:
-    """Raise BadInput for an exchange in which no means travel."""
+def check_exchange(exchange: Exchange, clients: int | None = None) -> None:
+    """Raise BadInput for an exchange in which no means travel, or whose sums need more clients."""
+    instance("exchange", exchange, Exchange, "give a fedmix.Exchange, the same on both sides")
     if exchange.source != "pool":
         raise BadInput(
             f"exchange.source={exchange.source!r} is a control for simulations, in which no means "
             "travel; use source='pool' in a federation"
+        )
+    if clients is not None and exchange.secure and exchange.average > clients:
+        raise BadInput(
+            f"exchange.average={exchange.average} clients are in a sum, and clients={clients}; "
+            "lower it"
         )
 
 

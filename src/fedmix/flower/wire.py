@@ -10,7 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from fedmix.core.errors import BadInput, FedmixError
+from fedmix.core.errors import FedmixError
 from fedmix.core.files import printable
 from fedmix.core.types import Params
 from fedmix.exchange import Exchange, Means
@@ -20,43 +20,6 @@ Shapes = Mapping[str, tuple[int, ...]]
 MOST_SAMPLES = 2**40
 LONGEST_AXIS = 2**48
 LARGEST_LOSS = torch.finfo(torch.float32).max
-LOG = "its own log says why"
-REASONS = {
-    "number": "its partition-id is no client's number; give it one: --node-config 'partition-id=0'",
-    "policy": f"its policy cannot be read; {LOG}",
-    "data": f"its data cannot be loaded; {LOG}",
-    "step": f"its local update failed at step {{step}}; {LOG}",
-    "failed": f"its app failed; {LOG}",
-    "message": f"what it was sent is not what was agreed; {LOG}",
-    "round": "it was asked for a round that is none of the experiment's",
-    "withheld": "its policy lets no means out",
-    "releases": "its policy lets no further means out",
-    "weights": "its policy lets no weights out",
-    "rounds": "its policy lets it train in no further round",
-    "experiment": "its policy does not accept this experiment",
-    "version": "its policy does not accept its version of fedmix",
-    "ledger": f"its ledger cannot be used; {LOG}",
-    "no means": "this app exchanges no means, so none are let out",
-    "over": "means were asked for a round before the last one that it let some out for",
-    "epoch": "means were asked for an epoch of its data that is no count",
-    "sums only": "means are let out in sums only, for exchange.secure is set",
-    "no sums": "a sum was asked for, and exchange.secure is not set",
-    "cut-off": "it is below the cut-off and adds nothing to a sum",
-    "summed": "its mean is in a sum already, and goes into no other",
-    "other sum": "a sum was asked for with other settings than its own",
-    "without": "a sum was asked for without some of its clients",
-    "twice": "a sum was asked for with a client twice",
-    "outside": "its mean was asked for outside a sum",
-}
-"""Why a client refuses, by code. Only the code leaves it, since an error's text may hold data."""
-
-
-class Refused(BadInput):
-    """A client refuses what it was asked, for one of the REASONS; `text` is for its own log."""
-
-    def __init__(self, reason: str, text: str = "") -> None:
-        self.reason = reason
-        super().__init__(text or REASONS[reason])
 
 
 class Rejected(FedmixError):
@@ -174,21 +137,6 @@ def said(content: RecordDict, name: str, kind: type, record: str = "about") -> A
     return value
 
 
-def refusal(reason: str, **step: int) -> RecordDict:
-    """Return a reply that refuses what was asked, for one of the REASONS."""
-    return RecordDict({OURS: ConfigRecord({"refused": reason, **step})})
-
-
-def refused(content: RecordDict) -> str | None:
-    """Return why a reply refuses, in the server's own words; None if it does not refuse."""
-    about = content.get(OURS)
-    if not isinstance(about, ConfigRecord) or "refused" not in about:
-        return None
-    step = about.get("step")
-    reason = REASONS.get(str(about["refused"]), "for no reason that is known here")
-    return reason.format(step=step if type(step) is int else "unknown")
-
-
 def holds(content: RecordDict) -> object:
     """Return the version of the pool that a reply's client says it holds, whatever it is."""
     about = content.get(OURS)
@@ -203,18 +151,20 @@ class Presence(NamedTuple):
         samples: Number of samples, n_k.
         digest: A hash that changes with the client's data.
         holds: The version of the pool that it holds; 0 for none.
+        trains: Whether its policy lets weights out.
     """
 
     client: int
     samples: int
     digest: int
     holds: int = 0
+    trains: bool = True
 
     @staticmethod
     def read(content: RecordDict, clients: int) -> "Presence":
         """Read it from a message; raise Rejected if a value is missing or out of range."""
-        client, samples, digest, holds = (
-            said(content, name, int, OURS) for name in Presence._fields
+        client, samples, digest, holds, trains = (
+            said(content, name, kind, OURS) for name, kind in Presence.__annotations__.items()
         )
         if not 0 <= client < clients:
             raise Rejected(
@@ -225,7 +175,7 @@ class Presence(NamedTuple):
             raise Rejected(f"its number of samples is {samples}, not a positive integer")
         if not 0 < digest < 2**63:
             raise Rejected("its digest is not a positive integer")
-        return Presence(client, samples, digest, holds)
+        return Presence(client, samples, digest, holds, trains)
 
     def after(self, before: "Presence") -> "Presence":
         """Return it; raise Rejected if it contradicts what the same node said before."""

@@ -8,8 +8,12 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedmix.core.extras import needed
+from fedmix.core.threads import wait_passively
+
 if sys.platform == "win32":
     raise ImportError("fedmix runs on Linux and macOS; on Windows, use it in WSL")
+wait_passively()
 
 if TYPE_CHECKING:
     from fedmix import data, exchange, functional, models, privacy, report
@@ -47,8 +51,10 @@ if TYPE_CHECKING:
     from fedmix.runs.record import record
     from fedmix.runs.run import Run
     from fedmix.server_steps import FedAdam, FedAvg, FedAvgM, FedYogi, ServerStep
+    from fedmix.training.dpfedavg import DPFedAvg
     from fedmix.training.engines import Sequential, Vectorised
     from fedmix.training.federation import Federation
+    from fedmix.training.head import Head
     from fedmix.training.rounds import Round
     from fedmix.training.settings import Training
 
@@ -67,8 +73,10 @@ _HOME = {
     "runs.record": ["record"],
     "runs.run": ["Run"],
     "server_steps": ["FedAdam", "FedAvg", "FedAvgM", "FedYogi", "ServerStep"],
+    "training.dpfedavg": ["DPFedAvg"],
     "training.engines": ["Sequential", "Vectorised"],
     "training.federation": ["Federation"],
+    "training.head": ["Head"],
     "training.rounds": ["Round"],
     "training.settings": ["Training"],
 }
@@ -78,25 +86,22 @@ _MODULES = {
 }  # fmt: skip
 
 __all__ = [
-    "BadInput", "Balance", "ClientFailure", "ClientState", "Collapsed", "DataError", "Diverged",
-    "Exchange", "Experiment", "FedAdam", "FedAvg", "FedAvgM", "FedLC", "FedMix", "FedRS", "FedYogi",
-    "Federation", "FedmixError", "FedmixWarning", "GlobalMix", "Hidden", "LocalMix", "MeanMix",
-    "NaiveMix", "Needs", "Objective", "Proximal", "RestrictedMix", "Round", "Run", "Scaffold",
-    "Sequential", "ServerStep", "Supervised", "Training", "Vectorised",
+    "BadInput", "Balance", "ClientFailure", "ClientState", "Collapsed", "DPFedAvg", "DataError",
+    "Diverged", "Exchange", "Experiment", "FedAdam", "FedAvg", "FedAvgM", "FedLC", "FedMix",
+    "FedRS", "FedYogi", "Federation", "FedmixError", "FedmixWarning", "GlobalMix", "Head", "Hidden",
+    "LocalMix", "MeanMix", "NaiveMix", "Needs", "Objective", "Proximal", "RestrictedMix", "Round",
+    "Run", "Scaffold", "Sequential", "ServerStep", "Supervised", "Training", "Vectorised",
     "data", "exchange", "functional", "losses", "models", "presets", "privacy", "record", "report",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    try:
+    with needed(f"fedmix.{name}", "cli"):
         if name in _MODULES:
             return import_module(f"fedmix.{_MODULES[name]}")
         for module, names in _HOME.items():
             if name in names:
                 return getattr(import_module(f"fedmix.{module}"), name)
-    except ModuleNotFoundError as error:
-        said = f"fedmix.{name} needs {error.name}; run: pip install 'fedmix[cli]'"
-        raise ModuleNotFoundError(said, name=error.name) from error
     raise AttributeError(f"module 'fedmix' has no attribute {name!r}")
 
 

@@ -17,30 +17,36 @@ from fedmix import __version__
 from fedmix.cli import (
     audit,
     bench,
+    cache,
     compare,
     data,
     federation,
+    pack,
     privacy,
     report,
     reproduce,
     resume,
     run,
+    settings,
 )
+from fedmix.cli.options import Group
 from fedmix.core.errors import FedmixError, Lost, format_warning
 
 app = typer.Typer(
     name="fedmix",
+    cls=Group,
     help="Mean-augmented federated learning: train, compare and report FedMix and its relatives.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     epilog="Example:  fedmix compare digits --seeds 3",
 )
-for command in (run, compare, reproduce, audit, resume, report, privacy):
+for command in (run, compare, reproduce, audit, resume, report, pack, privacy, settings):
     app.add_typer(command.app)
-app.add_typer(data.app, name="data")
-app.add_typer(bench.app, name="bench")
-app.add_typer(federation.app, name="federation")
+app.add_typer(data.app, name="data", cls=Group)
+app.add_typer(bench.app, name="bench", cls=Group)
+app.add_typer(cache.app, name="cache", cls=Group)
+app.add_typer(federation.app, name="federation", cls=Group)
 
 
 def _tell_version(asked: bool) -> None:
@@ -73,9 +79,6 @@ def main() -> None:
 
 
 def _main(command: Callable[[], None]) -> None:
-    if sys.argv[1:2] != ["bench"]:  # a benchmark has the machine to itself, and may spin
-        # threads that wait by spinning make a busy machine ten times slower
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     warnings.formatwarning = format_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

@@ -10,6 +10,7 @@ import typer
 
 from fedmix.cli import options
 from fedmix.core.errors import BadInput, Interrupted
+from fedmix.core.nearest import choice
 
 if TYPE_CHECKING:
     from fedmix.bench.scale import Growth
@@ -22,13 +23,13 @@ app = typer.Typer(
 )
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write all numbers there.")
+OutFile = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Write all numbers there, as JSON.")
 ]
 
 
 @app.command(
-    epilog="Example:  fedmix bench steps --workloads lenet,vgg --device cuda --json steps.json"
+    epilog="Example:  fedmix bench steps --workloads lenet,vgg --device cuda --out steps.json"
 )
 def steps(
     workloads: Annotated[
@@ -37,7 +38,7 @@ def steps(
     algorithms: options.Algorithms = "fedavg,fedmix",
     variants: Annotated[
         str, typer.Option(help="Which to compare, split by commas.")
-    ] = "plain,functional,sequential,vectorised,compiled,processes",
+    ] = "plain,default,functional,sequential,vectorised,compiled,processes",
     device: Device = "cpu",
     repeats: Annotated[
         int, typer.Option(help="Timed rounds of each variant; they take turns.")
@@ -58,25 +59,27 @@ def steps(
     precision: Annotated[
         str, typer.Option(help="How a GPU multiplies: tf32, float32 or bf16, for all variants.")
     ] = "tf32",
-    json_file: JsonFile = None,
+    out: OutFile = None,
+    as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Time one local step of all clients: the plain PyTorch loop, the same with the losses of
-    fedmix.functional, both engines, compiled, and on several processes.
+    """Time one local step of all clients: the plain PyTorch loop, what runs do by default, the loop
+    with the losses of fedmix.functional, both engines, compiled, and on several processes.
     """
     from fedmix.bench import results
     from fedmix.bench.cases import VARIANTS, WORKLOADS, Size, settings
     from fedmix.bench.machine import about
-    from fedmix.bench.measure import Bench
+    from fedmix.bench.measure import Bench, most_processes
     from fedmix.cli.launch import launch
     from fedmix.cli.output import check_outputs
-    from fedmix.core.devices import cores, device_named
+    from fedmix.core.devices import device_named
     from fedmix.core.ranks import are_launched
     from fedmix.kernels.precision import called
+    from fedmix.report.files import write
     from fedmix.runs.progress import counting, tell_written
 
     size = Size(clients, batch, local_steps, ragged, called(precision))
-    check_outputs(json_file)
+    check_outputs(out)
     names = list(WORKLOADS) if workloads == "all" else _among("--workloads", workloads, WORKLOADS)
     kinds, chosen = _among("--variants", variants, VARIANTS), _known_algorithms(algorithms)
     groups = [
@@ -101,8 +104,8 @@ def steps(
     Bench(size, device, repeats)  # what is wrong is told before other processes are started
     for name, algorithm, _ in groups:
         settings(WORKLOADS[name], algorithm, size, device)
-    if any("processes" in possible for *_, possible in groups) and not are_launched():
-        sys.exit(launch(cores(), 0, sys.argv))
+    if not are_launched() and (workers := most_processes(groups, size, device)) > 1:
+        sys.exit(launch(workers, 0, sys.argv))
     total = sum(len(possible) * (1 + repeats) for *_, possible in groups)
     with counting(total, quiet) as listen:
         bench = Bench(size, device, repeats, listen)
@@ -112,10 +115,14 @@ def steps(
         except KeyboardInterrupt:
             measured = results.table(bench.records) if bench.records else None
             raise _stopped(measured, bench.notes) from None
-    _tell(results.table(bench.records), bench.notes)
-    if json_file:
-        results.written("steps", on, bench.records, bench.notes, json_file)
-    tell_written(json_file)
+    content = results.content("steps", on, bench.records, bench.notes)
+    if as_json:
+        print(content, end="")
+    else:
+        _tell(results.table(bench.records), bench.notes)
+    if out:
+        write(out, content.encode())
+    tell_written(out)
 
 
 @app.command(epilog="Example:  fedmix bench scale --axes clients,population --plot scale.svg")
@@ -129,7 +136,8 @@ def scale(
     limit: Annotated[
         float, typer.Option(help="Seconds; a point that takes longer is the last of its axis.")
     ] = 10.0,
-    json_file: JsonFile = None,
+    out: OutFile = None,
+    as_json: options.Json = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the curves there, as .svg or .png.")
     ] = None,
@@ -144,9 +152,10 @@ def scale(
     from fedmix.bench.plot import draw_growth
     from fedmix.cli.output import check_outputs
     from fedmix.core.devices import device_named
+    from fedmix.report.files import write
     from fedmix.runs.progress import counting, tell_written
 
-    check_outputs(json_file, pictures=(plot,))
+    check_outputs(out, pictures=(plot,))
     names, chosen = _among("--axes", axes, scaling.AXES), _known_algorithms(algorithms)
     command = _command(
         "scale",
@@ -168,22 +177,32 @@ def scale(
                     grown.append(found)
         except KeyboardInterrupt:
             raise _stopped(scaling.table(grown) if grown else None, notes) from None
-    _tell(scaling.table(grown), notes)
-    if json_file:
-        results.written("scale", on, grown, notes, json_file)
+    content = results.content("scale", on, grown, notes)
+    if as_json:
+        print(content, end="")
+    else:
+        _tell(scaling.table(grown), notes)
+    if out:
+        write(out, content.encode())
     if plot:
         draw_growth(grown, plot)
-    tell_written(json_file, plot)
+    tell_written(out, plot)
 
 
 @app.command(epilog="Example:  fedmix bench show steps.json --chart speed.svg")
 def show(
     files: Annotated[
-        list[Path], typer.Argument(help="Files that 'fedmix bench steps --json' wrote.")
+        list[Path], typer.Argument(help="Files that 'fedmix bench steps --out' wrote.")
     ],
     chart: Annotated[
         Path | None, typer.Option(help="Draw how much faster than the plain loop, as .svg or .png.")
     ] = None,
+    variants: Annotated[
+        str | None, typer.Option(help="Show only these, split by commas, as in plain,default.")
+    ] = None,
+    caption: Annotated[
+        str, typer.Option(help="A line below the chart that says how it was measured.")
+    ] = "",
     markdown: Annotated[bool, typer.Option("--markdown", help="The table for a page.")] = False,
 ) -> None:
     """Show measured steps again, of one or several files, as a table or a chart."""
@@ -196,10 +215,14 @@ def show(
     records = [record for path in files for record in results.read_steps(path)]
     if not records:
         raise BadInput(
-            "these files hold no records; give files that 'fedmix bench steps --json' wrote"
+            "these files hold no records; give files that 'fedmix bench steps --out' wrote"
         )
+    if variants:
+        there = list(dict.fromkeys(record.variant for record in records))
+        shown = _among("--variants", variants, there)
+        records = [record for record in records if record.variant in shown]
     if chart:
-        draw_speedups(records, chart)
+        draw_speedups(records, chart, caption)
         tell_written(chart)
     if markdown:
         print(results.table(records).markdown())
@@ -212,9 +235,8 @@ def _among(option: str, text: str, known: Iterable[str]) -> list[str]:
     names = options.listed(text)
     wrong = [name for name in names if name not in known]
     if wrong or not names:
-        raise BadInput(
-            f"{option} {wrong[0] if wrong else text!r} is unknown; choose among {', '.join(known)}"
-        )
+        word = wrong[0] if wrong else text
+        raise BadInput(f"{option} {word!r} is unknown; {choice(word, known)}")
     return names
 
 

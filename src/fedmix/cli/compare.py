@@ -11,12 +11,12 @@ app = typer.Typer()
 
 @app.command(
     cls=options.Command,
-    epilog="Example:  fedmix compare digits --algorithms fedavg,naivemix,fedmix --seeds 3 "
+    epilog="Example:  fedmix compare digits --algorithms fedavg,naivemix,fedmix-logits --seeds 3 "
     "--png curves.png",
 )
 def compare(
     what: options.What = "digits",
-    algorithms: options.Algorithms = "fedavg,naivemix,fedmix",
+    algorithms: options.Algorithms = "fedavg,naivemix,fedmix-logits",
     rounds: options.Rounds = None,
     seed: options.Seed = None,
     seeds: options.Seeds = 3,
@@ -31,7 +31,7 @@ def compare(
     csv: options.Results = None,
     html: options.Report = None,
     jobs: options.Jobs = 1,
-    tensorboard: options.Board = False,
+    track: options.Track = "",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -49,7 +49,7 @@ def compare(
         data,
         quiet=quiet,
         as_json=as_json,
-        tensorboard=tensorboard,
+        track=track,
         jobs=jobs,
         gpus=gpus,
     )

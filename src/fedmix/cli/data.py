@@ -2,12 +2,14 @@
 
 import json
 import sys
+from inspect import signature
 from typing import Annotated
 
 import typer
 
 from fedmix.cli import options
 from fedmix.core.errors import BadInput
+from fedmix.core.nearest import choice
 
 CLIENTS = 20  # that `show` prints one by one
 
@@ -16,16 +18,28 @@ app = typer.Typer(help="The data sets: what there is, fetch it, look at it.", no
 
 @app.command("list", epilog="Example:  fedmix data list")
 def list_(as_json: options.Json = False) -> None:
-    """The data sets and where they come from."""
+    """The data sets, where they come from, and how much of them is on this machine."""
     from fedmix.core.registry import DATA
+    from fedmix.data.cache import location, sizes
     from fedmix.runs.progress import console
 
-    known = {name: DATA.entry(name).about for name in DATA}
+    known = {name: (DATA.entry(name).about, *sizes(name)) for name in DATA}
     if as_json:
-        print(json.dumps(known, indent=1))
+        titles = ("about", "downloaded_bytes", "decoded_bytes")
+        told = {name: dict(zip(titles, facts, strict=True)) for name, facts in known.items()}
+        print(json.dumps(told, indent=1))
         return
-    for name, about in known.items():
-        console(sys.stdout).print(f"{name:12} {about}")
+    out = console(sys.stdout)
+    for name, (about, downloaded, decoded) in known.items():
+        kept = [
+            f"{size / 2**20:.1f} MiB {what}"
+            for size, what in ((downloaded, "downloaded"), (decoded, "decoded"))
+            if size
+        ]
+        out.print(f"{name:12} {about}")
+        if "root" in signature(DATA[name]).parameters:  # it comes from the hub
+            out.print(f"{'':12} here: {', '.join(kept) or 'nothing yet'}")
+    out.print(f"decoded data are in {location()}", soft_wrap=True)
 
 
 @app.command(epilog="Example:  fedmix data fetch cifar10 femnist")
@@ -39,7 +53,7 @@ def fetch(
 
     unknown = [n for n in names if n not in DATA]
     if unknown:
-        raise BadInput(f"data {unknown[0]!r} is unknown; choose among {', '.join(DATA)}")
+        raise BadInput(f"data {unknown[0]!r} is unknown; {choice(unknown[0], DATA)}")
     for name in names:
         loaded = load_data(name, data)
         console(sys.stdout).print(

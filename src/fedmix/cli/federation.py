@@ -1,5 +1,6 @@
 """`fedmix federation run`, `keys` and `check`."""
 
+import json
 import logging
 import os
 import signal
@@ -44,7 +45,7 @@ def run(
         float, typer.Option(help="The share of a round's clients that must reply.")
     ] = 0.5,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for a round's replies.")] = 600.0,
-    tensorboard: options.Board = False,
+    track: options.Track = "",
     metrics_address: Annotated[
         str,
         typer.Option(
@@ -64,9 +65,7 @@ def run(
         "runs"
     ),
     quiet: options.Quiet = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The result as JSON on standard output.")
-    ] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train over a SuperLink and SuperNodes on this machine, all real processes; a stopped run goes
     on where it was.
@@ -76,6 +75,7 @@ def run(
     from fedmix.experiment.sweep import only_experiment
     from fedmix.flower.local import federate, with_nodes
     from fedmix.flower.policy import Policy
+    from fedmix.flower.prometheus import exposed
     from fedmix.flower.server import folder_of
     from fedmix.flower.settings import Settings
     from fedmix.flower.task import Task
@@ -95,17 +95,20 @@ def run(
         "timeout": timeout,
         "out": str(out.resolve()),
         "at-once": 2 * (os.cpu_count() or 1),
-        "tensorboard": tensorboard,
+        "track": track,
         "metrics-address": metrics_address,
         "command": options.command_line(),
         **node_config,
     }
+    # what is wrong with settings, address, data or model is raised before any start
     Settings.of(config)
-    task.model(task.held_out(config))  # raises what is wrong with data or model before any start
+    with exposed(metrics_address, lambda _: None):
+        task.model(task.held_out(config))
     if policy:
         Policy.load(policy)
         node_config["policy"] = str(policy.resolve())
-    summary = Run(experiment, folder).finished()
+    this = Run(experiment, folder)
+    summary = this.finished()
     if summary is None:
         if not quiet and not as_json:
             if changed:
@@ -122,7 +125,7 @@ def run(
             writing(folder),
             locked(folder, ".federation.lock"),
             _stop_on_signals(),
-            Progress(title, experiment, "1/1", quiet=quiet or as_json) as progress,
+            Progress(title, experiment, this.begun(), quiet=quiet or as_json) as progress,
         ):
             summary = federate(experiment, folder, clients, config, node_config, progress, tls=tls)
     show_results({str(folder): summary}, quiet=quiet, as_json=as_json)
@@ -182,6 +185,7 @@ def check(
     nodes_only: Annotated[
         bool, typer.Option("--nodes-only", help="The server's samples are not here.")
     ] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Tell what would fail in a federation: versions, settings, data, policies, keys.
 
@@ -202,13 +206,16 @@ def check(
             ) from error
 
     logging.getLogger("fedmix.flower").addHandler(logging.NullHandler())  # what it says is shown
-    wrong = 0
+    found = []
     nodes = [parsed(text) for text in node or []]
     for one in findings(folder, parsed(run_config), nodes, keys_folder, server=not nodes_only):
-        wrong += not one.holds
-        mark = "ok  " if one.holds else "FAIL"
-        console(sys.stdout).print(f"{mark} {one.what}: {one.said}", soft_wrap=True)
-    if wrong:
+        found.append(one)
+        if not as_json:
+            mark = "ok  " if one.holds else "FAIL"
+            console(sys.stdout).print(f"{mark} {one.what}: {one.said}", soft_wrap=True)
+    if as_json:
+        print(json.dumps([one._asdict() for one in found], indent=1, ensure_ascii=False))
+    if wrong := sum(not one.holds for one in found):
         raise BadInput(f"{wrong} of these would fail; mend them before the federation runs")
 
 

@@ -13,6 +13,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Sequence
 from multiprocessing import active_children
+from pathlib import Path
 from runpy import run_module
 
 from fedmix.core.devices import cores
@@ -20,23 +21,30 @@ from fedmix.core.errors import BadInput, Interrupted, Lost
 from fedmix.core.ranks import ALONE, are_launched, end_with_parent, launched, training_with
 from fedmix.core.signals import heard
 from fedmix.runs.execute import unfinished
+from fedmix.runs.progress import work
 from fedmix.runs.run import Run
+from fedmix.training.engines.threads import OURS
 
 QUIET = "FEDMIX_WORKERS"  # set where `launch` says what became of a process
 CRASH_SECONDS = 1.0  # who was lost is noticed before those who miss it
 LEFT = "the same command goes on where it was"
 
 
-def on_workers(runs: Sequence[Run], jobs: int, restarts: int) -> None:
+def on_workers(runs: Sequence[Run], root: Path | None, jobs: int, restarts: int) -> None:
     """Start this command line on the processes that runs ask for, and exit as it does.
 
-    Return where this process is one of them, or where one process is asked for.
+    Return where this process is one of them, or where one process is asked for. Where nobody asks
+    for a number, it is chosen for the run with the most local steps.
 
     Raises:
         BadInput: Runs are to share the machine in two ways at once.
     """
-    wanted = [run.experiment.engine.processes for run in runs if unfinished(run)]
-    workers = max(wanted, default=1)
+    todo = [run for run in runs if unfinished(run)]
+    workers = max((run.experiment.engine.processes or 0 for run in todo), default=1)
+    if not workers and not are_launched() and jobs == 1:
+        workers = max(todo, key=lambda run: run.experiment.rounds * work(run.experiment)).processes(
+            root
+        )
     if max(workers, int(are_launched()) + 1) > 1 and jobs > 1:
         raise BadInput(
             f"--jobs {jobs} trains several runs at once, and several processes train one; choose"
@@ -61,7 +69,8 @@ def launch(workers: int, restarts: int, arguments: list[str]) -> int:
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     logging.getLogger("torch.distributed.launcher").setLevel(logging.CRITICAL)
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // workers)))
+    if "OMP_NUM_THREADS" not in os.environ:
+        os.environ |= {"OMP_NUM_THREADS": str(max(1, cores() // workers)), OURS: "1"}
     os.environ[QUIET] = str(workers)
     presses = 0
 
@@ -77,7 +86,7 @@ def launch(workers: int, restarts: int, arguments: list[str]) -> int:
         config = LaunchConfig(
             min_nodes=1, max_nodes=1, nproc_per_node=workers, run_id=uuid.uuid4().hex,
             rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
-            max_restarts=0, signals_to_handle="SIGTERM,SIGHUP",
+            max_restarts=0, signals_to_handle="SIGTERM,SIGHUP",  # Ctrl-C is ours
         )  # fmt: skip
         try:
             with heard([signal.SIGINT], press):

@@ -7,23 +7,51 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from click import Command as ClickCommand
 from click import Context, HelpFormatter
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from fedmix.core.errors import BadInput
+from fedmix.core.nearest import nearest
 
 if TYPE_CHECKING:
     from fedmix.exchange.settings import GroupSize
+
+PAPERS_FORM = (
+    "fedmix-logits trains wherever it was run; fedmix is the form that the paper prints, to "
+    "compare with the paper, and diverges on some data."
+)
+
+
+class Group(TyperGroup):
+    """Commands, of which the nearest is named for one that does not exist."""
+
+    def get_command(self, ctx: Context, cmd_name: str) -> ClickCommand | None:
+        """Return a command; raise BadInput if there is none of this name."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None and not ctx.resilient_parsing:
+            near = nearest(cmd_name, self.commands)
+            raise BadInput(
+                f"{ctx.command_path} has no command {cmd_name!r}; "
+                + (f"did you mean {near}? " if near else "")
+                + f"'{ctx.command_path} --help' lists them"
+            )
+        return found
 
 
 class Command(TyperCommand):
     """A command whose help names what is registered, which is looked up only for the help."""
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        from fedmix.core.registry import ALGORITHMS
-        from fedmix.experiment.presets import PRESETS
+        from fedmix.core.registry import ALGORITHMS, TRACKERS
+        from fedmix.experiment.presets import PRESETS, RECOMMENDED
 
-        names = {"presets": ", ".join(PRESETS), "algorithms": ", ".join(ALGORITHMS)}
+        names = {
+            "presets": ", ".join(PRESETS),
+            "algorithms": ", ".join(ALGORITHMS),
+            "recommended": RECOMMENDED,
+            "trackers": ", ".join(TRACKERS),
+        }
         for param in self.params:
             if isinstance(said := getattr(param, "help", None), str):
                 for name, known in names.items():
@@ -50,11 +78,11 @@ Set = Annotated[
 Algorithm = Annotated[
     str | None,
     typer.Option(
-        help="{algorithms}; by default fedmix, or the file's. '+prox' after it adds FedProx's "
-        "term, 'hidden-' before it mixes hidden states."
+        help="{algorithms}; by default {recommended}, or the file's. '+prox' after it adds "
+        f"FedProx's term, 'hidden-' before it mixes hidden states. {PAPERS_FORM}"
     ),
 ]
-Algorithms = Annotated[str, typer.Option(help="Names, split by commas.")]
+Algorithms = Annotated[str, typer.Option(help=f"Names, split by commas. {PAPERS_FORM}")]
 Rounds = Annotated[int | None, typer.Option(help="How many rounds.")]
 Out = Annotated[Path, typer.Option(help="The folder in which each run gets a folder.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
@@ -94,8 +122,9 @@ Jobs = Annotated[
     typer.Option(metavar="N", help="Up to N runs at once, each a process; they share the device."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
-Board = Annotated[
-    bool, typer.Option("--tensorboard", help="Also log to TensorBoard, into each run's folder.")
+Track = Annotated[
+    str,
+    typer.Option(metavar="NAMES", help="Also log to some of these, split by commas: {trackers}."),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="The result as JSON on standard output, for scripts.")

@@ -24,17 +24,21 @@ def run_all(
     *,
     quiet: bool,
     as_json: bool,
-    tensorboard: bool,
+    track: str,
     jobs: int,
     restarts: int = 0,
     gpus: Sequence[int] = (),
+    refused: Mapping[Path, Exception] | None = None,
 ) -> list[Path]:
     """Execute runs, show the results of those that finished, and return the folders of all.
+
+    Args:
+        refused: Folders of further runs, with the errors for which these cannot be executed.
 
     Raises:
         FedmixError: a run failed; raised after all have ended and the others were shown.
     """
-    on_workers(runs, jobs, restarts)
+    on_workers(runs, root, jobs, restarts)
     ended = {
         run.folder: outcome
         for run, outcome in run_each(
@@ -42,22 +46,21 @@ def run_all(
             root,
             command=command_line(),
             quiet=quiet or as_json,
-            tensorboard=tensorboard,
+            track=track,
             jobs=jobs,
             gpus=gpus,
         )
     }
-    failures, summaries = [], {}
+    failures, summaries = dict(refused or {}), {}
     for run in runs:
         outcome = ended[run.folder]
-        if not isinstance(outcome, Exception):
-            summaries[str(run.folder)] = outcome
-        elif len(runs) == 1:
-            raise outcome
+        if isinstance(outcome, Exception):
+            failures[run.folder] = outcome
         else:
-            failures.append((run, outcome))
-    show_results(summaries, quiet=quiet, as_json=as_json)
-    raise_failures(failures, len(runs))
+            summaries[str(run.folder)] = outcome
+    if summaries or not failures:
+        show_results(summaries, quiet=quiet, as_json=as_json)
+    raise_failures(failures, len(summaries) + len(failures))
     return [run.folder for run in runs]
 
 
@@ -75,6 +78,12 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], *, quiet: bool, as_
         if not quiet:
             console(sys.stdout).print("\n".join(summaries), soft_wrap=True)
         for folder, summary in summaries.items():
+            if (head := summary.get("head")) is not None:
+                console(sys.stdout).print(
+                    f"{Path(folder).name}: accuracy {head['before']:.1%} before and "
+                    f"{head['after']:.1%} after the last layer was set from statistics",
+                    soft_wrap=True,
+                )
             if "warning" in summary:
                 console().print(f"{Path(folder).name}: {summary['warning']}", soft_wrap=True)
 
@@ -126,12 +135,17 @@ def check_outputs(
 
 
 def write_reports(
-    folders: Sequence[Path], *, pictures: Sequence[Path | None], csv: Path | None, html: Path | None
+    folders: Sequence[Path],
+    *,
+    pictures: Sequence[Path | None],
+    csv: Path | None,
+    html: Path | None,
+    baseline: str | None = None,
 ) -> None:
     """Write pictures, table and page of the runs in some folders; None is not written.
 
     Raises:
-        BadInput: a folder holds no run, or a run that cannot be read.
+        BadInput: a folder holds no run, or a run that cannot be read, or no run is of the baseline.
     """
     if not any((*pictures, csv, html)):
         return
@@ -144,5 +158,5 @@ def write_reports(
     if csv:
         write(csv, report.results_of(runs).numbers().csv().encode())
     if html:
-        report.write_html(runs, html)
+        report.write_html(runs, html, baseline=baseline)
     tell_written(*pictures, csv, html)

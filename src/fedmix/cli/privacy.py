@@ -1,4 +1,7 @@
-"""`fedmix privacy`: the ε of a noise, the noise for an ε, and what the noised means look like."""
+"""`fedmix privacy`: the ε of a noise, the noise for an ε, and what the noised means look like.
+
+With noise on updates, it is one ε for all that leaves clients (`privacy_whole.py`).
+"""
 
 import json
 import math
@@ -73,35 +76,64 @@ def privacy(
         ),
     ] = None,
     data: options.Data = None,
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(
+            help="DP-FedAvg's noise on updates: one ε for all that leaves clients; or the file's."
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of DP-FedAvg; the preset's or the file's.")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="N, all clients; the preset's or the file's.")
+    ] = None,
+    per_round: Annotated[
+        int | None, typer.Option(help="K, clients in a round; the preset's or the file's.")
+    ] = None,
     png: Annotated[
         Path | None,
         typer.Option(help="Write there what the noised means look like (.png or .svg)."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """How much privacy noise on the means gives, as (ε, δ), or how much noise an ε needs."""
+    """How much privacy noise gives, as (ε, δ), on means or on all that leaves; or what ε needs."""
     import numpy as np
 
     from fedmix.cli.output import check_outputs
+    from fedmix.cli.privacy_whole import tell
     from fedmix.experiment.sweep import only_experiment
     from fedmix.privacy.accounting import calibrated, guarantee, nonnegative, sensitivity
     from fedmix.runs.progress import tell_written
 
     check_outputs(pictures=(png,))
+    given = {"m": m and options.group_size(m), "clip": clip, "noise": sigma}
+    given |= {"label_clip": label_clip, "label_noise": label_sigma}
+    given = {name: value for name, value in given.items() if value is not None}
+    asked = only_experiment(what, None, None, None, [])
+    if asked.updates or any(v is not None for v in (noise_multiplier, rounds, clients, per_round)):
+        if png or n is not None:
+            raise BadInput("--png and --n are about means alone; leave them out with DP-FedAvg")
+        if not what.endswith(".toml") and not given:  # a preset's means are a default, not a wish
+            asked = only_experiment(what, "fedavg", None, None, [])
+        tell(
+            asked, given, noise_multiplier=noise_multiplier, rounds=rounds, per_round=per_round,
+            clients=clients, epsilon=epsilon, delta=delta, releases=releases, root=data,
+            as_json=as_json,
+        )  # fmt: skip
+        return
     if epsilon is not None and (sigma or label_sigma):
         raise BadInput("--epsilon asks for the noise; leave --sigma and --label-sigma out")
     if label_clip is not None and epsilon is not None:
-        label_sigma = 1.0  # `calibrated` replaces it
-    given = {"m": m and options.group_size(m), "clip": clip, "noise": sigma}
-    given |= {"label_clip": label_clip, "label_noise": label_sigma}
-    how = _exchange(what, {name: value for name, value in given.items() if value is not None})
+        given["label_noise"] = 1.0  # `calibrated` replaces it
+    how = _exchange(what, given)
     if n is not None and n < 1:
         raise BadInput(f"--n {n}: a client has at least 1 sample")
     if n is not None and png:
         raise BadInput(
             "--png shows means of a preset's data, and --n is for other data; give one of them"
         )
-    federated = only_experiment(what, None, None, None, []).build_data(data) if n is None else None
+    federated = asked.build_data(data) if n is None else None
     sizes = np.array([n]) if federated is None else federated.clients.sizes
     how.check(sizes)
     group = how.smallest_group(sizes)

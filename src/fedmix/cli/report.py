@@ -16,6 +16,10 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
         "report.html"
     ),
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="Algorithm, or row, with which others are compared (default: fedavg)."),
+    ] = None,
     png: options.Curves = None,
     svg: options.Curves = None,
     csv: options.Results = None,
@@ -26,4 +30,4 @@ def report(
     from fedmix.cli.output import check_outputs, write_reports
 
     check_outputs(output, csv, png=png, svg=svg)
-    write_reports(folders, pictures=(png, svg), csv=csv, html=output)
+    write_reports(folders, pictures=(png, svg), csv=csv, html=output, baseline=baseline)

@@ -11,11 +11,14 @@ import typer
 
 from fedmix.cli import options
 from fedmix.core.errors import BadInput, Collapsed, Diverged
+from fedmix.core.nearest import choice
 
 if TYPE_CHECKING:
+    from fedmix.experiment.sections import ModelSpec
     from fedmix.paper.comparison import Comparison
     from fedmix.paper.study import Study
-    from fedmix.runs.run import Run
+    from fedmix.report.tables import Table
+    from fedmix.runs.store import Packed
 
 app = typer.Typer()
 
@@ -40,7 +43,10 @@ def reproduce(
     seeds: options.Seeds = 1,
     rounds: options.Rounds = None,
     scale: Annotated[
-        str, typer.Option(help="paper, or small: minutes on a laptop, and not comparable.")
+        str,
+        typer.Option(
+            help="paper, or small: minutes a run on a laptop, for the direction of a trend."
+        ),
     ] = "paper",
     settings: Annotated[
         list[str] | None,
@@ -52,7 +58,7 @@ def reproduce(
         str | None,
         typer.Option(
             help="Which accuracy: last, best, last-ten, or late (mean of the last quarter of the "
-            "rounds); by default last, and late for beyond."
+            "rounds); by default last, and late for beyond and at small scale."
         ),
     ] = None,
     engine: options.Engine = None,
@@ -72,7 +78,8 @@ def reproduce(
         bool,
         typer.Option(
             "--list",
-            help="The tables, or the one given, their runs and about how long they take here.",
+            help="The tables, or the one given with its rows and columns, their runs and about how "
+            "long they take here.",
         ),
     ] = False,
     quiet: options.Quiet = False,
@@ -80,7 +87,8 @@ def reproduce(
 ) -> None:
     """Run a table of the paper, and show ours beside its numbers.
 
-    Finished runs are used again, stopped ones go on.
+    Finished runs are used again, stopped ones go on. The tables beyond and frontier are not the
+    paper's: their runs take some minutes of a core each, and there are many; --list says how many.
     """
     from fedmix.cli.output import check_outputs
     from fedmix.paper import STUDIES, TABLES
@@ -175,37 +183,33 @@ def _reproduce(
     from fedmix.runs.execute import raise_failures
     from fedmix.runs.progress import console
 
-    score = study.table.score if score is None else score
+    score = study.score if score is None else score
     if score not in PROTOCOLS:
-        raise BadInput(f"--score {score!r} is unknown; choose one of {', '.join(PROTOCOLS)}")
-    failures = _run_missing(study, out, root, quiet=quiet or as_json, jobs=jobs) if run else []
+        raise BadInput(f"--score {score!r} is unknown; {choice(score, PROTOCOLS)}")
+    failures = _run_missing(study, out, root, quiet=quiet or as_json, jobs=jobs) if run else {}
     experiments = study.experiments()
     if failures and len(failures) == len(experiments):
-        raise failures[0][1]
+        raise next(iter(failures.values()))
     from fedmix.paper import show
     from fedmix.paper.comparison import compare
-    from fedmix.runs.run import folder_of
+    from fedmix.paper.outcome import begun
 
     comparison = compare(study, out, next(p for p in PROTOCOLS if p == score))
-    begun = [
-        folder
-        for folder in (folder_of(e, out) for e in experiments)
-        if (folder / "metrics.jsonl").is_file()
-    ]
-    if html and not begun:
+    runs = [found for e in experiments if (found := begun(e, out)) is not None]
+    if html and not runs:
         raise BadInput(f"--html {html} would show runs, but there is {comparison.absent}")
     if as_json:
         print(show.as_json(comparison), end="")
     else:
         console(sys.stdout).print(show.terminal(comparison))
-    _write(comparison, begun, html, png, markdown)
+    _write(comparison, runs, html, png, markdown)
     raise_failures(failures, len(experiments))
 
 
 def _run_missing(
     study: "Study", out: Path, root: Path | None, *, quiet: bool, jobs: int
-) -> list[tuple["Run", Exception]]:
-    """Execute runs that are not finished and not known to diverge or collapse.
+) -> dict[Path, Exception]:
+    """Execute runs that are not finished, not in a store and not known to diverge or collapse.
 
     Runs that diverge or collapse are recorded; those that fail otherwise are returned.
     """
@@ -214,24 +218,24 @@ def _run_missing(
     from fedmix.runs.execute import run_each, runs_in
     from fedmix.runs.progress import console
 
-    failures = []
-    todo = runs_in(out, [e for e in study.experiments() if outcome(e, out).failure is None])
-    on_workers(todo, jobs, 0)
+    failures = {}
+    todo = runs_in(out, [e for e in study.experiments() if not outcome(e, out).final])
+    on_workers(todo, root, jobs, 0)
     for run, result in run_each(todo, root, command=options.command_line(), quiet=quiet, jobs=jobs):
         if not isinstance(result, Exception):
             if study.table.after:
                 study.table.after(run, root)
         elif isinstance(result, Diverged | Collapsed):
-            if quiet or jobs == 1:  # with several jobs, the run's last line has said it
+            if quiet or len(todo) == 1:  # of several, the run's last line has said it
                 console().print(f"{run.folder.name}: {result}", soft_wrap=True)
         else:
-            failures.append((run, result))
+            failures[run.folder] = result
     return failures
 
 
 def _write(
     comparison: "Comparison",
-    folders: Sequence[Path],
+    runs: Sequence["Path | Packed"],
     html: Path | None,
     png: Path | None,
     markdown: Path | None,
@@ -240,6 +244,7 @@ def _write(
     from fedmix import report
     from fedmix.paper import picture, show
     from fedmix.report.files import write
+    from fedmix.report.load import load
     from fedmix.runs.progress import tell_written
 
     if markdown:
@@ -247,7 +252,7 @@ def _write(
     if png:
         picture.draw(comparison, png)
     if html:
-        report.write_html(report.load_runs(folders), html, picture.lead(comparison))
+        report.write_html([load(run) for run in runs], html, picture.lead(comparison))
     tell_written(markdown, png, html)
 
 
@@ -258,22 +263,14 @@ def _list_tables(studies: Sequence["Study"], device: str, *, as_json: bool) -> N
     from fedmix.paper.estimate import HOW, duration, measure, seconds
     from fedmix.runs.progress import console
 
-    if not all(study.table.paper for study in studies):
-        raise BadInput(
-            "--list estimates runs of the paper's models; those of beyond are small and take some "
-            "minutes of a core each"
-        )
-    if any(study.scale == "small" for study in studies):
-        raise BadInput(
-            "--list estimates runs of the paper's size, not --scale small, which takes minutes; "
-            "leave one of them out"
-        )
-
     @cache
-    def step(name: str, fedmix: bool) -> float:
+    def step(name: str, model: "ModelSpec", fedmix: bool) -> float:
         if not as_json:
-            console().print(f"measuring a local step of {name}, {'FedMix' if fedmix else 'FedAvg'}")
-        return measure(name, fedmix, device)
+            console().print(
+                f"measuring a local step of {name}, {model.name}, "
+                f"{'FedMix' if fedmix else 'FedAvg'}"
+            )
+        return measure(name, model, fedmix, device)
 
     lines = [(s.table.name, s.table.title, s.experiments()) for s in studies]
     if len(lines) > 1:
@@ -298,3 +295,17 @@ def _list_tables(studies: Sequence["Study"], device: str, *, as_json: bool) -> N
         caption=f"{with_seeds}. {how}",
     )
     console(sys.stdout).print(shown.rich())
+    if len(studies) == 1:
+        for part in ("row", "column"):
+            console(sys.stdout).print(_parts(studies[0].table.name, part).rich())
+
+
+def _parts(table: str, what: str) -> "Table":
+    """Return the rows or columns of a table by name; not all of them may run by default."""
+    from fedmix.paper import named
+    from fedmix.report.tables import Column, Table
+
+    parts = named(table).rows if what == "row" else named(table).columns
+    lines = [[part.name, part.title, "if named" if part.extra else "yes"] for part in parts]
+    columns = (what, "what", "runs")
+    return Table([Column(name, right=False, wrap=name == "what") for name in columns], lines)

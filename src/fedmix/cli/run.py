@@ -36,7 +36,7 @@ def run(
             "--print-commands", help="Only print a command for each run, for a scheduler to start."
         ),
     ] = False,
-    tensorboard: options.Board = False,
+    track: options.Track = "",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -53,6 +53,7 @@ def run(
         same = {
             "--algorithm": algorithm, "--rounds": rounds, "--engine": engine, "--device": kind,
             "--workers": workers, "--max-restarts": max_restarts or None, "--data": data,
+            "--track": track or None,
         }  # fmt: skip
         for one in chosen:
             words = ["fedmix", "run", what, "--seed", one.seed, "--out", out]
@@ -65,7 +66,7 @@ def run(
         data,
         quiet=quiet,
         as_json=as_json,
-        tensorboard=tensorboard,
+        track=track,
         jobs=jobs,
         restarts=max_restarts,
         gpus=gpus,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from in_torch import module, tensors
+from in_torch import module, tensors, trained
 from torch.nn import functional as F
 from workload import WORKLOADS, Array, Workload
 
@@ -22,7 +22,7 @@ def loss(work: Workload, weights: list[Array]) -> float:
     """Mean cross entropy over the samples of the first ten clients."""
     net, (x, y) = module(work), data(work)
     with torch.no_grad():
-        for parameter, array in zip(net.parameters(), weights, strict=True):
+        for parameter, array in zip(trained(net), weights, strict=True):
             parameter.copy_(torch.from_numpy(array))
         return sum(float(F.cross_entropy(net(x[k]), y[k])) for k in range(10)) / 10
 

@@ -7,15 +7,17 @@ With several workers, clients are spread over as many host devices.
 import os
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from measure import Job, job
 
 JOB = job()
 os.environ["JAX_PLATFORMS"] = JOB.device  # both are read when jax is imported
-THREADED = str(JOB.threads > 1).lower()
-os.environ["XLA_FLAGS"] = (
-    f"--xla_force_host_platform_device_count={JOB.workers} --xla_cpu_multi_thread_eigen={THREADED}"
-)
+if JOB.threads:
+    os.environ["XLA_FLAGS"] = (
+        f"--xla_force_host_platform_device_count={JOB.workers} "
+        f"--xla_cpu_multi_thread_eigen={str(JOB.threads > 1).lower()}"
+    )
 
 import jax
 
@@ -24,6 +26,7 @@ if not hasattr(jax, "tree_map"):  # JAX 0.6 removed it; FedJAX 0.0.17 calls it
 
 import fedjax
 import haiku as hk
+import jax.numpy as jnp
 import numpy as np
 from fedjax.algorithms import fed_avg
 from fedjax.core.for_each_client import ForEachClientPmapBackend, set_for_each_client_backend
@@ -44,6 +47,29 @@ def vgg(x: jax.Array) -> jax.Array:
             x = jax.nn.relu(hk.Conv2D(width, 3)(x))
         x = hk.max_pool(x, 2, 2, "VALID")
     return hk.nets.MLP([512, 512, 10])(hk.Flatten()(x))
+
+
+def lstm(x: jax.Array) -> jax.Array:
+    x = hk.Linear(8, with_bias=False)(x)
+    for _ in range(2):
+        x = lstm_layer(x, 256)
+    return hk.Linear(84)(x[:, -1])
+
+
+def lstm_layer(x: jax.Array, size: int) -> jax.Array:
+    """An LSTM with PyTorch's gates and one bias; `hk.LSTM` adds 1 to its forget gate."""
+    gates, recurrent = hk.Linear(4 * size)(x), hk.Linear(4 * size, with_bias=False)
+
+    def step(state: tuple[jax.Array, jax.Array], now: jax.Array) -> tuple[Any, jax.Array]:
+        h, c = state
+        i, f, g, o = jnp.split(now + recurrent(h), 4, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    zeros = jnp.zeros((len(x), size))
+    _, hidden = hk.scan(step, (zeros, zeros), gates.swapaxes(0, 1))
+    return hidden.swapaxes(0, 1)
 
 
 class Client:
@@ -67,47 +93,60 @@ class Client:
 
 def first_full(work: Workload) -> tuple[int, int, int]:
     """Shape (C, H, W) of the pictures that the first linear layer takes."""
-    channels = [k[0] for k in work.kernels if len(k) == 4][-1]
-    full = next(k for k in work.kernels if len(k) == 2)
+    channels = [p[0] for p in work.parts if len(p) == 4][-1]
+    full = next(p for p in work.parts if len(p) == 2)
     side = round((full[1] // channels) ** 0.5)
     return channels, side, side
+
+
+def places(work: Workload, like: Params) -> list[tuple[str, str]]:
+    """Layer and part of each parameter, in PyTorch's order."""
+    if work.name != "lstm":
+        return [(layer, part) for layer in like for part in "wb"]
+    embedding, *rest, head = like
+    pairs = zip(rest[::2], rest[1::2], strict=True)
+    return [
+        (embedding, "w"),
+        *(place for x, h in pairs for place in ((x, "w"), (h, "w"), (x, "b"))),
+        (head, "w"),
+        (head, "b"),
+    ]
 
 
 def to_haiku(work: Workload, arrays: list[Array], like: Params) -> Params:
     """Convert weights from PyTorch's layout to haiku's.
 
     (O, I, H, W) becomes (H, W, I, O), (O, I) becomes (I, O), and a flat picture (C, H, W) becomes
-    (H, W, C).
+    (H, W, C). An embedding is the same in both.
     """
-    flattened, result = True, {}
-    for name, (w, b) in zip(like, zip(arrays[::2], arrays[1::2], strict=True), strict=True):
+    flattened = work.name != "lstm"
+    result: Params = {layer: {} for layer in like}
+    for (layer, part), w in zip(places(work, like), arrays, strict=True):
         if w.ndim == 4:
             w = w.transpose(2, 3, 1, 0)
-        else:
+        elif w.ndim == 2 and not (work.name == "lstm" and layer == next(iter(like))):
             if flattened:
-                w, flattened = (
-                    w.reshape(-1, *first_full(work)).transpose(0, 2, 3, 1).reshape(w.shape),
-                    False,
-                )
+                picture = w.reshape(-1, *first_full(work)).transpose(0, 2, 3, 1)
+                w, flattened = picture.reshape(w.shape), False
             w = w.T
-        assert w.shape == like[name]["w"].shape
-        result[name] = {"w": w, "b": b}
+        assert w.shape == like[layer][part].shape
+        result[layer][part] = w
     return result
 
 
 def to_torch(work: Workload, params: Params) -> list[Array]:
     """Convert weights from haiku's layout to PyTorch's."""
-    flattened, result = True, []
-    for layer in params.values():
-        w, b = (np.asarray(layer[part]) for part in "wb")
+    flattened, result = work.name != "lstm", []
+    for layer, part in places(work, params):
+        w = np.asarray(params[layer][part])
         if w.ndim == 4:
             w = w.transpose(3, 2, 0, 1)
-        else:
+        elif w.ndim == 2 and not (work.name == "lstm" and layer == next(iter(params))):
             w = w.T
             if flattened:
                 c, h, v = first_full(work)
                 w, flattened = w.reshape(-1, h, v, c).transpose(0, 3, 1, 2).reshape(w.shape), False
-        result += [w, b]
+        result.append(w)
     return result
 
 
@@ -118,8 +157,9 @@ def main(job: Job) -> None:
         jax.config.update("jax_pmap_no_rank_reduction", False)
         set_for_each_client_backend(ForEachClientPmapBackend())
     x, y = work.data()
-    x = np.ascontiguousarray(x.transpose(0, 1, 3, 4, 2))
-    forward = {"lenet": lenet, "vgg": vgg}[work.name]
+    if x.ndim == 5:
+        x = np.ascontiguousarray(x.transpose(0, 1, 3, 4, 2))
+    forward = {"lenet": lenet, "vgg": vgg, "lstm": lstm}[work.name]
     model = fedjax.create_model_from_haiku(
         hk.transform(lambda batch: forward(batch["x"])),
         sample_batch={"x": x[0, :1], "y": y[0, :1]},

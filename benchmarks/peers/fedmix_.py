@@ -1,4 +1,8 @@
-"""fedmix: the vectorised engine with a compiled step, in one process or in several."""
+"""fedmix without any setting of how it computes.
+
+One process is what a script has. Several, started by torchrun, are what `fedmix run` starts by
+itself on a CPU.
+"""
 
 import os
 
@@ -13,28 +17,27 @@ from fedmix.training.engines import Vectorised
 
 
 def main(job: Job) -> None:
-    torch.set_num_threads(job.threads)
     work = job.workload
     x, y = work.data()
     x, y = x.reshape(-1, *work.shape), y.reshape(-1)
     owned = np.arange(len(x)).reshape(work.clients, work.samples)
     federation = Federation(
-        module(work),
+        module(work, ours=True),
         data.from_arrays(x, y, list(owned), test=(x[:1], y[:1]), classes=work.classes),
         FedMix(lam=work.lam) if job.algorithm == "fedmix" else Supervised(),
         Training(work.per_round, work.epochs, work.batch, work.lr, momentum=work.momentum),
-        engine=Vectorised(device=job.device, compile=True),
+        engine=None if job.device == "cpu" else Vectorised(device=job.device),
         seed=SEED,
     )
-    # the last round, which would be evaluated, is not run
-    rounds = federation.run(job.total + 1, evaluate_every=job.total + 1)
+    # of a whole run, which decides whether to compile, the first rounds
+    rounds = federation.run(work.whole_rounds, evaluate_every=work.whole_rounds)
     wait = torch.cuda.synchronize if job.device == "cuda" else lambda: None
     job.start()
     for _ in range(job.total):
         next(rounds)
         wait()
         job.tick(lambda: arrays(federation.params.values()))
-    if os.environ.get("RANK", "0") == "0":  # torchrun starts several workers
+    if os.environ.get("RANK", "0") == "0":
         job.save("fedmix", arrays(federation.params.values()), ["torch", "numpy"])
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import flower_client
 from flwr.app import (
@@ -18,7 +19,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from in_torch import arrays, module
 from measure import Job, job
-from workload import Array
+from workload import Array, Workload
 
 
 class Timed(FedAvg):
@@ -45,12 +46,14 @@ class Timed(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         averaged, metrics = super().aggregate_train(server_round, replies)
         assert averaged is not None
-        self.job.tick(lambda: weights(averaged))
+        self.job.tick(lambda: weights(averaged, self.job.workload))
         return averaged, metrics
 
 
-def weights(record: ArrayRecord) -> list[Array]:
-    return arrays(record.to_torch_state_dict().values())
+def weights(record: ArrayRecord, work: Workload) -> list[Array]:
+    state = record.to_torch_state_dict()
+    names = [n for n, p in module(work).named_parameters() if p.requires_grad]
+    return arrays(state[name] for name in names)
 
 
 def nodes_by_client(grid: Grid, count: int) -> dict[int, int]:
@@ -76,21 +79,14 @@ def main(job: Job) -> None:
             num_rounds=job.total,
             train_config=ConfigRecord({"workload": work.name, "threads": job.threads}),
         )
-        job.save("flower", weights(result.arrays), ["flwr", "ray", "torch", "numpy"])
+        job.save("flower", weights(result.arrays, work), ["flwr", "ray", "torch", "numpy"])
 
-    run_simulation(
-        server,
-        flower_client.app,
-        num_supernodes=work.clients,
-        backend_config={
-            "client_resources": {"num_cpus": job.threads, "num_gpus": 0.0},
-            "init_args": {
-                "num_cpus": job.workers * job.threads,
-                "_node_ip_address": "127.0.0.1",
-                "log_to_driver": False,
-            },
-        },
-    )
+    ray: dict[str, Any] = {"_node_ip_address": "127.0.0.1", "log_to_driver": False}
+    config: dict[str, Any] = {"init_args": ray}
+    if job.threads:
+        config["client_resources"] = {"num_cpus": job.threads, "num_gpus": 0.0}
+        ray["num_cpus"] = job.workers * job.threads
+    run_simulation(server, flower_client.app, num_supernodes=work.clients, backend_config=config)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ app = ClientApp()
 
 @cache
 def held(name: str, threads: int) -> tuple[nn.Module, Tensor, Tensor]:
-    set_num_threads(threads)
+    if threads:
+        set_num_threads(threads)
     return module(WORKLOADS[name]), *tensors(WORKLOADS[name])
 
 

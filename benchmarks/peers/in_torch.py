@@ -4,21 +4,40 @@ from collections.abc import Iterable
 from functools import partial
 
 import torch
+from measure import Job
 from torch import Tensor, nn
 from torch.nn import functional as F
 from workload import Array, Workload
 
 from fedmix import models
+from fedmix.bench.plain import PlainCharLSTM
+
+# PyTorch's own LSTM is what one would use; fedmix needs one that has a forward derivative
+MODELS = {
+    "lenet": models.lenet,
+    "vgg": partial(models.vgg, dropout=0.0),
+    "lstm": PlainCharLSTM,
+}
 
 
-def module(work: Workload, device: str = "cpu") -> nn.Module:
-    net = {"lenet": models.lenet, "vgg": partial(models.vgg, dropout=0.0)}[work.name](
-        classes=work.classes
-    )
+def module(work: Workload, device: str = "cpu", *, ours: bool = False) -> nn.Module:
+    """The model with the common weights; `ours` asks for fedmix's LSTM."""
+    make = models.charlstm if ours and work.name == "lstm" else MODELS[work.name]
+    net: nn.Module = make(classes=work.classes)
     with torch.no_grad():
-        for parameter, array in zip(net.parameters(), work.initial(), strict=True):
+        for parameter, array in zip(trained(net), work.initial(), strict=True):
             parameter.copy_(torch.from_numpy(array))
     return net.to(device)
+
+
+def trained(net: nn.Module) -> list[nn.Parameter]:
+    return [p for p in net.parameters() if p.requires_grad]
+
+
+def set_threads(job: Job) -> None:
+    """Set the number of threads, unless it is to stay as it is."""
+    if job.threads:
+        torch.set_num_threads(job.threads)
 
 
 def tensors(work: Workload, device: str = "cpu") -> tuple[Tensor, Tensor]:

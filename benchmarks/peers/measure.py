@@ -30,6 +30,7 @@ class Job:
     workers: int
     device: str
     out: Path
+    variant: str | None = None
     seconds: list[float] = field(default_factory=list)
     began: float = 0.0
     startup: float = 0.0
@@ -65,11 +66,12 @@ class Job:
             raise SystemExit(f"{variant}: its model is another one: {[w.shape for w in weights]}")
         per_step = [1000 * seconds / work.steps for seconds in rounds[work.warmup :]]
         record = {
-            "workload": work.name, "algorithm": self.algorithm, "variant": variant,
+            "workload": work.name, "algorithm": self.algorithm,
+            "variant": self.variant or variant,
             "ms_per_step": statistics.median(per_step), "low": min(per_step), "high": max(per_step),
             "device": self.device, "clients": work.per_round, "batch": work.batch,
-            "steps": work.steps, "repeats": work.rounds, "threads": self.threads,
-            "workers": self.workers, "startup_s": self.startup,
+            "steps": work.steps, "repeats": work.rounds, "threads": self.threads or None,
+            "workers": self.workers, "default": not self.threads, "startup_s": self.startup,
             "warmup_s": sum(rounds[: work.warmup]), "parameters": sum(w.size for w in weights),
             "versions": {"python": platform.python_version()}
             | {name: version(name) for name in packages},
@@ -83,7 +85,7 @@ def job() -> Job:
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", choices=list(WORKLOADS), default="lenet")
     parser.add_argument("--algorithm", choices=["fedavg", "fedmix"], default="fedavg")
-    parser.add_argument("--threads", type=int, default=1, help="of each worker")
+    parser.add_argument("--threads", type=int, default=1, help="of each worker; 0: as it is")
     parser.add_argument(
         "--workers",
         type=int,
@@ -91,8 +93,10 @@ def job() -> Job:
         help="processes (FedJAX: devices) among which clients are divided",
     )
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--variant", help="the program's name in the results, if it is another")
     parser.add_argument("--out", type=Path, required=True, help="a .json file")
     args = parser.parse_args()
     return Job(
-        WORKLOADS[args.workload], args.algorithm, args.threads, args.workers, args.device, args.out
-    )
+        WORKLOADS[args.workload], args.algorithm, args.threads, args.workers, args.device, args.out,
+        args.variant,
+    )  # fmt: skip

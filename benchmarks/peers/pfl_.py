@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from in_torch import arrays, module, tensors
+from in_torch import arrays, module, set_threads, tensors, trained
 from measure import Job, job
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
@@ -86,13 +86,13 @@ class Clock(TrainingProcessCallback):
     def after_central_iteration(self, *_: Any, **__: Any) -> tuple[bool, Metrics]:
         if self.job.device == "cuda":
             torch.cuda.synchronize()
-        self.job.tick(lambda: arrays(self.net.parameters()))
+        self.job.tick(lambda: arrays(trained(self.net)))
         return False, Metrics()
 
 
 def main(job: Job) -> None:
     os.environ["PFL_PYTORCH_DEVICE"] = job.device
-    torch.set_num_threads(job.threads)
+    set_threads(job)
     np.random.seed(0)  # noqa: NPY002 - the generator that pfl takes its own seeds from
     work = job.workload
     net, clients = Net(module(work, job.device)), Clients(work, job.device)
@@ -115,7 +115,7 @@ def main(job: Job) -> None:
         callbacks=[Clock(job, net)],
     )
     if get_framework_module().distributed.global_rank == 0:
-        job.save("pfl", arrays(net.parameters()), ["pfl", "torch", "numpy"])
+        job.save("pfl", arrays(trained(net)), ["pfl", "torch", "numpy"])
 
 
 if __name__ == "__main__":

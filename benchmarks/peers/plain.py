@@ -3,7 +3,7 @@
 from functools import partial
 
 import torch
-from in_torch import arrays, module, tensors, train
+from in_torch import arrays, module, set_threads, tensors, train, trained
 from measure import Job, job
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -35,11 +35,11 @@ def train_fedmix(
 
 
 def main(job: Job) -> None:
-    torch.set_num_threads(job.threads)
+    set_threads(job)
     work, device = job.workload, job.device
     net, (x, y) = module(work, device), tensors(work, device)
     mean_x, mean_y = x.mean(1), F.one_hot(y, work.classes).float().mean(1)
-    weights = [p.detach().clone() for p in net.parameters()]
+    weights = [p.detach().clone() for p in trained(net)]
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     job.start()
     for round_ in range(job.total):
@@ -47,7 +47,7 @@ def main(job: Job) -> None:
         for k in work.chosen(round_):
             rows = torch.from_numpy(work.rows(round_, k)).to(device)
             with torch.no_grad():
-                for parameter, w in zip(net.parameters(), weights, strict=True):
+                for parameter, w in zip(trained(net), weights, strict=True):
                     parameter.copy_(w)
             if job.algorithm == "fedmix":
                 means = [(mean_x[sender], mean_y[sender]) for sender in work.senders(round_, k)]
@@ -55,7 +55,7 @@ def main(job: Job) -> None:
             else:
                 train(net, x[k], y[k], rows, work)
             with torch.no_grad():
-                for t, parameter in zip(total, net.parameters(), strict=True):
+                for t, parameter in zip(total, trained(net), strict=True):
                     t += parameter / work.per_round
         weights = total
         wait()

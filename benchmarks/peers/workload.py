@@ -20,19 +20,22 @@ SEED = 0
 class Workload:
     """FedAvg over `clients`, `per_round` of them a round.
 
-    `warmup` rounds are not counted, `rounds` are. `kernels` are the shapes of the model's weights
-    in the order of `fedmix.models`; each has a bias.
+    `warmup` rounds are not counted, `rounds` are. `parts` are the shapes of the model's trained
+    parameters in the order of `fedmix.models`; those of one axis are biases. `whole` are the local
+    steps of all clients in a whole run, as those of the preset that the workload is taken from; a
+    program that chooses how to train by a run's length is told it.
     """
 
     name: str
     clients: int
     per_round: int
     epochs: int
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     classes: int
     warmup: int
     rounds: int
-    kernels: tuple[tuple[int, ...], ...]
+    whole: int
+    parts: tuple[tuple[int, ...], ...]
     samples: int = 100
     batch: int = 10
     lr: float = 0.01
@@ -45,8 +48,9 @@ class Workload:
         return self.epochs * self.samples // self.batch
 
     @property
-    def parameters(self) -> int:
-        return sum(math.prod(k) + k[0] for k in self.kernels)
+    def whole_rounds(self) -> int:
+        """Rounds of a whole run."""
+        return self.whole // (self.per_round * self.steps)
 
     def stream(self, purpose: str, *where: int) -> np.random.Generator:
         return np.random.Generator(
@@ -54,11 +58,15 @@ class Workload:
         )
 
     def data(self) -> tuple[Array, Array]:
-        """Inputs (N, samples, C, H, W) and labels (N, samples).
+        """Inputs (N, samples, *shape) and labels (N, samples).
 
-        To be learnable, inputs are noise on one picture of 4x4 tiles per class.
+        To be learnable, pictures are noise on one picture of 4x4 tiles per class. Of a text, random
+        letters as one-hot rows, the label is the last letter.
         """
         rng = self.stream("data")
+        if len(self.shape) == 2:
+            letters = rng.integers(0, self.classes, (self.clients, self.samples, self.shape[0]))
+            return np.eye(self.classes, dtype=np.float32)[letters], letters[..., -1]
         y = rng.integers(0, self.classes, (self.clients, self.samples))
         channels, height, width = self.shape
         tiles = rng.standard_normal((self.classes, channels, 4, 4), dtype=np.float32)
@@ -73,12 +81,12 @@ class Workload:
         """
         rng = self.stream("initial")
         arrays: list[Array] = []
-        for kernel in self.kernels:
-            scale = np.float32(math.sqrt(2 / math.prod(kernel[1:])))
-            arrays += [
-                scale * rng.standard_normal(kernel, dtype=np.float32),
-                np.zeros(kernel[0], np.float32),
-            ]
+        for shape in self.parts:
+            if len(shape) == 1:
+                arrays.append(np.zeros(shape, np.float32))
+                continue
+            scale = np.float32(math.sqrt(2 / math.prod(shape[1:])))
+            arrays.append(scale * rng.standard_normal(shape, dtype=np.float32))
         arrays[-2] *= np.float32(0.1)
         return arrays
 
@@ -106,20 +114,32 @@ class Workload:
         ]
 
 
+def with_biases(*kernels: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(part for kernel in kernels for part in (kernel, kernel[:1]))
+
+
 WORKLOADS = {
     work.name: work
     for work in (
         Workload(
             "lenet", clients=50, per_round=10, epochs=2, shape=(1, 28, 28), classes=62, warmup=2,
-            rounds=8,
-            kernels=((6, 1, 5, 5), (16, 6, 5, 5), (120, 400), (84, 120), (62, 84)),
+            rounds=16, whole=420_000,
+            parts=with_biases((6, 1, 5, 5), (16, 6, 5, 5), (120, 400), (84, 120), (62, 84)),
         ),
         Workload(
             "vgg", clients=60, per_round=15, epochs=1, shape=(3, 32, 32), classes=10, warmup=1,
-            rounds=2,
-            kernels=(
+            rounds=2, whole=1_260_000,
+            parts=with_biases(
                 (32, 3, 3, 3), (64, 32, 3, 3), (128, 64, 3, 3), (128, 128, 3, 3), (256, 128, 3, 3),
                 (256, 256, 3, 3), (512, 4096), (512, 512), (10, 512),
+            ),
+        ),
+        Workload(
+            "lstm", clients=30, per_round=10, epochs=1, shape=(80, 84), classes=84, warmup=1,
+            rounds=6, whole=1_800_000, samples=40, lr=0.1,
+            parts=(
+                (84, 8), (1024, 8), (1024, 256), (1024,), (1024, 256), (1024, 256), (1024,),
+                (84, 256), (84,),
             ),
         ),
     )

@@ -41,7 +41,7 @@ def main() -> None:
     federation = Federation(
         initialised(models.digits_cnn, seed=0),
         data.digits(),
-        FedMix(lam=0.1),
+        FedMix(lam=0.1, expand="logits"),
         Training(clients_per_round=5, epochs=2, batch_size=10, lr=0.01, momentum=0.9),
         callbacks=[log, Careful(), enough],
     )

@@ -21,7 +21,7 @@ from fedmix.models import initialised
 ALGORITHMS: dict[str, Objective] = {
     "FedAvg": Supervised(),
     "NaiveMix": NaiveMix(lam=0.1),
-    "FedMix": FedMix(lam=0.1),
+    "FedMix": FedMix(lam=0.1, expand="logits"),
 }
 
 

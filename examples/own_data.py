@@ -60,7 +60,7 @@ def main() -> None:
     machines = data.from_arrays(
         x[~test],
         y[~test],
-        clients=[np.flatnonzero(owner[~test] == k) for k in range(CLIENTS)],
+        clients=owner[~test],
         test=(x[test], y[test]),
         classes=CLASSES,
         private=True,  # refuse objectives that need raw samples of others
@@ -69,7 +69,7 @@ def main() -> None:
     training = Training(clients_per_round=3, epochs=5, batch_size=10, lr=0.1)
     for name, objective, exchange in (
         ("FedAvg", Supervised(), None),
-        ("FedMix", FedMix(lam=0.1), Exchange(m=20)),
+        ("FedMix", FedMix(lam=0.1, expand="logits"), Exchange(m=20)),
     ):
         federation = Federation(
             initialised(Net, seed=0), machines, objective, training, exchange=exchange

@@ -7,14 +7,11 @@ import os
 import pytest
 from hypothesis import settings
 
-FIRST = (
-    "test_trouble.py",
-    "test_processes.py",
-)  # real federations, which mostly wait: others run beside them
+# Real federations mostly wait: others run beside them.
+FIRST = ("test_trouble.py", "test_processes.py", "test_quickstart.py")
 
-os.environ.setdefault(
-    "OMP_WAIT_POLICY", "PASSIVE"
-)  # before torch is imported: spinning makes a busy machine ten times slower
+# Before torch is imported: spinning makes a busy machine ten times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, each with a core of its own
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("untimed", deadline=None)

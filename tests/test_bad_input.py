@@ -193,14 +193,13 @@ TRAINING: list[tuple[str, Call]] = [
         "training.clients_per_round=4 is more than the 3 clients of mine",
         lambda: federation(training=Training(4)),
     ),
-    ("training.clients_per_round=0 must be at least 1", lambda: Training(0)),
-    ("training.clients_per_round=-1 must be at least 1", lambda: Training(-1)),
+    ("training.clients_per_round=0 is no number of clients", lambda: Training(0)),
+    ("training.clients_per_round=-1 is no number of clients", lambda: Training(-1)),
     ("training.epochs=0 must be at least 1", lambda: Training(1, epochs=0)),
     ("training.epochs=1.5", lambda: Training(1, epochs=1.5)),  # type: ignore[arg-type]
     ("training.batch_size=0 must be at least 1", lambda: Training(1, batch_size=0)),
     ("training.batch_size=2.5", lambda: Training(1, batch_size=2.5)),  # type: ignore[arg-type]
-    ("training.clients_per_round=0.5", lambda: Training(0.5)),  # type: ignore[arg-type]
-    ("training.clients_per_round=2.5", lambda: Training(2.5)),  # type: ignore[arg-type]
+    ("training.clients_per_round=2.5 is no number of clients", lambda: Training(2.5)),
     ("training.lr=0 must be positive", lambda: Training(1, lr=0)),
     ("training.lr=-0.1 must be positive", lambda: Training(1, lr=-0.1)),
     ("training.lr=nan must be positive", lambda: Training(1, lr=NOT)),
@@ -229,15 +228,15 @@ DATA: list[tuple[str, Call]] = [
         lambda: arrays(x=Endless()),
     ),
     (
-        "mine: training inputs cannot be made an array of numbers",
+        "mine: training inputs have different lengths; make them alike",
         lambda: arrays(x=[[1.0, 2.0], [3.0]]),
     ),
     (
         "mine: test labels are of type NoneType; give an array",
         lambda: arrays(test=(np.zeros((4, 2)), None)),
     ),
-    ("mine: `test` is not a pair; give", lambda: arrays(test=None)),
-    ("mine: `clients` is of type int; give a list", lambda: arrays(clients=3)),
+    ("mine: give either `test`, .*, or `test_clients`", lambda: arrays(test=None)),
+    ("mine: `clients` is of type int; give the owner of each row", lambda: arrays(clients=3)),
     (
         "mine: training inputs hold NaN or infinity at row 4 .client 1.; clean the data first",
         lambda: arrays(x=at(NOT, 4, 1)),
@@ -387,7 +386,7 @@ COMBINATIONS: list[tuple[str, Call]] = [
     ("Needs: means='every' is unknown; choose one of batch, sample", lambda: Needs(means="every")),  # type: ignore[arg-type]
     # taken for "global", it would get past `private`
     (
-        "Needs: partner='Global' is unknown; choose one of local, global",
+        "Needs: partner='Global' is unknown; did you mean global?",
         lambda: Needs(partner="Global"),  # type: ignore[arg-type]
     ),
     ("FedMix: lam=1.5 is outside", lambda: FedMix(1.5)),

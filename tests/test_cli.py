@@ -1,6 +1,7 @@
 """The command line, as a user types it."""
 
 import json
+import math
 import os
 import pty
 import re
@@ -18,7 +19,10 @@ from fedmix import BadInput, __version__
 from fedmix.cli.app import main
 from fedmix.core.errors import FedmixWarning
 from fedmix.experiment.presets import experiment
+from fedmix.experiment.spec import settings
 from fedmix.experiment.sweep import experiments
+from fedmix.privacy import NoisySums
+from fedmix.privacy.accounting import gaussian_epsilon, upwards
 
 SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
 
@@ -169,8 +173,8 @@ def test_a_failed_run_loses_none_of_the_others(
     assert fedmix(monkeypatch, *args) == 1
     _, err = capsys.readouterr()
     assert re.search(
-        r"1 of 3 runs failed: digits-fedmix-s0-\w+: round 1, client \d+, step \d+: the loss is "
-        r"NaN or infinite",
+        r"1 of 3 runs failed:\n  digits-fedmix-logits-s0-\w+: round 1, client \d+, step \d+: "
+        r"the loss is NaN or infinite",
         err,
     )
     assert len(list(tmp_path.glob("*/summary.json"))) == 2
@@ -298,10 +302,8 @@ def test_none_takes_a_setting_away(
 
 
 def test_tensorboard_gets_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (
-        fedmix(monkeypatch, "run", "digits", *SMALL, "--out", tmp_path, "--quiet", "--tensorboard")
-        == 0
-    )
+    command = ["run", "digits", *SMALL, "--out", tmp_path, "--quiet", "--track", "tensorboard"]
+    assert fedmix(monkeypatch, *command) == 0
     [folder] = tmp_path.iterdir()
     code = (
         "import sys; from tensorboard.backend.event_processing.event_accumulator import "
@@ -321,7 +323,7 @@ def test_tensorboard_gets_every_round(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_tensorboard_writes_nothing_without_a_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["run", "digits", *SMALL, "--quiet", "--tensorboard", "--out"]
+    command = ["run", "digits", *SMALL, "--quiet", "--track", "tensorboard", "--out"]
     assert fedmix(monkeypatch, *command, tmp_path / "runs", "--set", "data.clients=3000") == 2
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()
@@ -348,6 +350,42 @@ def test_resume_adds_rounds(
         == 0
     )
     assert [done["rounds"] for done in json.loads(capsys.readouterr().out).values()] == [4]
+
+
+def test_resume_goes_on_with_all_of_a_folder_that_are_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One run is done, one has lost its last round, one diverged, one is damaged, one is that of a
+    script that is done and one that of a script that is not.
+    """
+    args = ["run", "digits", "--algorithm", "fedavg", *SMALL, "--out", tmp_path, "--quiet"]
+    assert fedmix(monkeypatch, *args, "--seeds", 4) == 0
+    assert fedmix(monkeypatch, *args, "--set", "training.lr=1e30") == 1
+    [diverged] = (path.parent for path in tmp_path.glob("*/failure.json"))
+    seeds = [next(tmp_path.glob(f"digits-fedavg-s{seed}-*/summary.json")) for seed in range(4)]
+    done, longer, script, damaged = (path.parent for path in seeds)
+    (damaged / "experiment.toml").write_text("rounds = ")
+    text = (script / "experiment.toml").read_text()
+    (script / "experiment.toml").write_text(f"{text}\n[recorded]\nsamples = 'a'\n")
+    text = (longer / "experiment.toml").read_text()
+    (longer / "experiment.toml").write_text(text.replace("rounds = 2", "rounds = 3"))
+    before = {path: path.stat().st_mtime_ns for path in (done, diverged, script)}
+    capsys.readouterr()
+    assert fedmix(monkeypatch, "resume", tmp_path) == 1
+    out, err = capsys.readouterr()
+    assert f"{script.name}  done before" in err
+    assert f"{diverged.name}  diverged in round 1 before: " in err
+    assert "[1/2] fedavg rounds=2 seed 0  done before" in err
+    assert "[2/2] fedavg rounds=3 seed 1  goes on after round 2/3" in err
+    assert f"fedmix: 1 of 3 runs failed:\n  {damaged.name}: " in err
+    assert str(longer) in out
+    assert json.loads((longer / "summary.json").read_text())["rounds"] == 3
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    (script / "summary.json").unlink()
+    assert fedmix(monkeypatch, "resume", script, done, "--json") == 1
+    out, err = capsys.readouterr()
+    assert list(json.loads(out)) == [str(done)]
+    assert "which that script alone can make; run the script again" in err
 
 
 def test_a_file_of_ones_own(
@@ -483,7 +521,7 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["run", "mnist"], "preset 'mnist' is unknown; choose one of cifar10"),
+        (["run", "mnist"], "preset 'mnist' is unknown; did you mean femnist? Known are cifar10"),
         (
             ["data", "show", "diabetes"],
             "shakespeare, or give a file with [data] name = 'diabetes'",
@@ -491,7 +529,7 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
         (["run", "digits", "--algorithm", "fedsgd"], "algorithm 'fedsgd' is unknown"),
         (
             ["run", "digits", "--set", "objective.lamb=1"],
-            "objective.lamb=1 is not a setting; did you mean lam?",
+            "objective.lamb=1 is not a setting; did you mean objective.lam?",
         ),
         (
             ["run", "digits", "--set", "foo.bar=3"],
@@ -538,12 +576,13 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
             "engine.name='fast' should be 'vectorised' or 'sequential'",
         ),
         (["run", "gone.toml"], "gone.toml cannot be read"),
-        (["resume", "nowhere"], "nowhere holds no run"),
-        (["resume", "circle"], "circle holds no run"),
+        (["resume", "nowhere"], "nowhere cannot be read (No such file or directory)"),
+        (["resume", "circle"], "circle cannot be read (Too many levels of symbolic links)"),
+        (["resume", "."], ". holds no run: there is no experiment.toml"),
         (["report", "nowhere"], "nowhere"),
         (
             ["compare", "digits", "--set", "objective.lamb=1"],
-            "objective.lamb=1 is not a setting; did you mean lam?",
+            "objective.lamb=1 is not a setting; did you mean objective.lam?",
         ),
         (
             ["compare", "digits", "--png", "gone/a.png"],
@@ -666,6 +705,103 @@ def test_data_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert "digits: 20 clients" in capsys.readouterr().out
 
 
+def test_data_list_says_what_is_here(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1 MiB of two downloaded files, and CIFAR-10 as it was decoded from made-up files."""
+    monkeypatch.setenv("FEDMIX_CACHE", str(tmp_path))
+    assert fedmix(monkeypatch, "data", "fetch", "cifar10", "--data", tiny) == 0
+    decoded = sum(path.stat().st_size for path in tmp_path.glob("cifar10-*/*"))
+    record = tmp_path / "hub" / "flwrlabs" / "femnist" / "default" / "train.json"
+    record.parent.mkdir(parents=True)
+    halves = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for half in halves:
+        half.write_bytes(bytes(2**19))
+    record.write_text(json.dumps({str(half): 2**19 for half in halves}))
+    capsys.readouterr()
+    assert fedmix(monkeypatch, "data", "list", "--json") == 0
+    said = {
+        name: (about["downloaded_bytes"], about["decoded_bytes"])
+        for name, about in json.loads(capsys.readouterr().out).items()
+    }
+    assert decoded > 0
+    assert {name: sizes for name, sizes in said.items() if any(sizes)} == {
+        "cifar10": (0, decoded),
+        "femnist": (2**20, 0),
+    }
+    assert fedmix(monkeypatch, "data", "list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    below = {line.split()[0]: lines[i + 1].strip() for i, line in enumerate(lines[:-1])}
+    assert below["femnist"] == "here: 1.0 MiB downloaded"
+    assert below["shakespeare"] == "here: nothing yet"
+    assert lines[-1] == f"decoded data are in {tmp_path}"
+
+
+def test_settings_are_listed_with_types_defaults_and_meanings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedmix(monkeypatch, "settings", "training.lr_decay") == 0
+    assert capsys.readouterr().out.splitlines()[3:5] == [
+        "training.lr_decay  number; 1.0",
+        "    The learning rate is multiplied by this after every round.",
+    ]
+    assert fedmix(monkeypatch, "settings", "data.clients", columns=60) == 0
+    out = capsys.readouterr().out
+    assert "data.clients  integer; 60 (cifar10, shakespeare), 100" in out
+    assert "20 (digits)" in out
+    assert max(map(len, out.splitlines())) <= 60
+    assert fedmix(monkeypatch, "settings", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {(one["path"], one["of"]) for one in told} == {(p, of) for p, _, _, of in settings()}
+    [lr] = [one for one in told if one["path"] == "training.lr"]
+    assert (lr["kind"], lr["default"]) == ("number", "0.01")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ("runn", "has no command 'runn'; did you mean run? '"),
+        ("data lst", "fedmix data has no command 'lst'; did you mean list? '"),
+        ("xyz", "fedmix has no command 'xyz'; '"),
+        ("run digit", "did you mean digits? Known are cifar10, "),
+        ("run --algorithm fedmx", "algorithm 'fedmx' is unknown; did you mean fedmix? Known are "),
+        ("compare --algorithms fedavg,hidden-naivmix", "did you mean naivemix? Known are "),
+        ("reproduce mian", "table 'mian' is unknown; did you mean main? Known are main, "),
+        ("reproduce main --rows fedmx", "has no row 'fedmx'; did you mean fedmix? Known are "),
+        ("reproduce main --score bst", "--score 'bst' is unknown; did you mean best? "),
+        ("data fetch cifar", "data 'cifar' is unknown; did you mean cifar10? Known are cifar10, "),
+        ("bench steps --variants plane", "--variants 'plane' is unknown; did you mean plain? "),
+        ("run --set lam=0.1", "lam=0.1 is not a setting; did you mean objective.lam?"),
+        ("run --set clip=1", "did you mean exchange.clip or "),
+        ("run --set train.lr=1", "train.lr=1 is not a setting; did you mean training.lr?"),
+        ("run --set model.name=lenett", "is unknown; did you mean lenet? Known are charlstm, "),
+        ("settings lam", "no setting begins with 'lam'; did you mean objective.lam?"),
+        ("settings exchnge", "did you mean exchange?"),
+        ("settings xyz", "no setting begins with 'xyz'; 'fedmix settings' lists all"),
+    ],
+)
+def test_a_mistyped_name_is_understood(
+    args: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedmix(monkeypatch, *args.split()) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_what_is_recommended_is_the_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("run", "compare"):
+        assert fedmix(monkeypatch, command, "--help", columns=300) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "fedmix is the form that the paper prints" in said
+        assert "fedmix-logits" in said
+    [default] = experiments("digits", [None], None, None, 1, [])
+    assert default.algorithm == "fedmix-logits"
+    assert default.objective.expand == "logits"
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -674,6 +810,7 @@ def test_data_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         ["reproduce"],
         ["resume"],
         ["report"],
+        ["settings"],
         ["data", "list"],
         ["data", "fetch"],
         ["data", "show"],
@@ -684,7 +821,7 @@ def test_help_holds_an_example(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fedmix(monkeypatch, *command, "--help") == 0
-    assert "Example:" in capsys.readouterr().out
+    assert "Example" in capsys.readouterr().out
 
 
 def test_without_its_packages_it_says_what_to_install() -> None:
@@ -850,6 +987,111 @@ def test_privacy_refuses(
     assert said in capsys.readouterr().err
 
 
+def test_privacy_of_all_that_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By hand, where all take part: μ² = 9·(2/6)² + (√2·4/40)², and with it ε by the one formula.
+    A file's rounds, clients, noise and means count where nothing is said.
+    """
+    mu = math.hypot(3 * 2 / 6, math.sqrt(2) * 4 / 40)
+    expected = gaussian_epsilon(mu, 1e-5)
+    given = ["--rounds", 9, "--per-round", 20, "--clients", 20, "--clip", 4, "--sigma", 40]
+    assert fedmix(monkeypatch, "privacy", *given, "--noise-multiplier", 6, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["epsilon"] == pytest.approx(expected)
+    assert fedmix(monkeypatch, "privacy", *given, "--epsilon", expected, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["noise_multiplier"] == pytest.approx(6, rel=2e-3)
+    path, settings = tmp_path / "mine.toml", {"exchange.clip": 4.0, "exchange.noise": 40.0}
+    chosen = experiment("digits", "fedmix").with_settings(
+        settings | {"updates.clip": 1.0, "updates.noise_multiplier": 6.0, "rounds": 9}
+    )
+    path.write_text(chosen.with_settings({"training.clients_per_round": 20}).toml())
+    assert fedmix(monkeypatch, "privacy", path) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"one client replaced ε = {upwards(expected, 4)}" in said
+    assert "updates of 9 rounds ε = " in said
+    assert "On Flower" not in said  # all take part, whom nothing hides
+    assert fedmix(monkeypatch, "privacy", path, "--per-round", 7) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "On Flower it is none: there, plan with --clients 7 --per-round 7." in said
+    path.write_text(chosen.with_settings({"exchange.noise": 0.0}).toml())
+    assert fedmix(monkeypatch, "privacy", path) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("None for all that leaves clients: the means: the means carry no noise")
+    for algorithm, why in (
+        ("globalmix", "the samples: raw samples of all clients are shared"),
+        ("scaffold", "what clients keep: they send changes of it besides their updates"),
+    ):
+        noised = {"updates.clip": 1.0, "updates.noise_multiplier": 6.0}
+        path.write_text(experiment("digits", algorithm).with_settings(noised).toml())
+        assert fedmix(monkeypatch, "privacy", path) == 0
+        assert f"None for all that leaves clients: {why}" in capsys.readouterr().out
+    for wrong, why in (
+        (["--rounds", 3], "updates carry no noise; give --noise-multiplier, or --epsilon"),
+        (["--noise-multiplier", 3, "--epsilon", 1], "leave --noise-multiplier out"),
+        (
+            ["--noise-multiplier", 3, "--per-round", 21],
+            "--per-round 21 is more than the 20 clients",
+        ),
+        (["--noise-multiplier", 3, "--n", 5], "--png and --n are about means alone"),
+        (["--noise-multiplier", 0], "noise_multiplier=0.0 must be positive"),
+    ):
+        assert fedmix(monkeypatch, "privacy", *wrong) == 2
+        assert why in capsys.readouterr().err
+
+
+def test_privacy_plans_every_release_of_a_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tests in rounds 2, 4 and 5 of 5; a head from round 3 on is sent twice, and the plan is what
+    the run's summary says then. All 20 take part: μ² = 5·(2/8)² + 2·(2√3/40)².
+    """
+    path = tmp_path / "mine.toml"
+    settings = {
+        "updates.clip": 0.01, "updates.noise_multiplier": 8.0, "training.clients_per_round": 20,
+        "training.epochs": 1, "rounds": 5, "evaluate_every": 2,
+        "head.name": "lda", "head.since": 3, "head.clip": 1.0, "head.noise": 40.0,
+    }  # fmt: skip
+    chosen = experiment("digits", "fedavg").with_settings(settings)
+    path.write_text(chosen.toml())
+    assert fedmix(monkeypatch, "privacy", path, "--json") == 0
+    planned = json.loads(capsys.readouterr().out)["epsilon"]
+    mu = math.sqrt(5 * (2 / 8) ** 2 + 2 * (2 * math.sqrt(3) / 40) ** 2)
+    assert planned == pytest.approx(gaussian_epsilon(mu, 1e-5))
+    assert fedmix(monkeypatch, "run", path, "--json", "--out", tmp_path / "runs") == 0
+    [summary] = (tmp_path / "runs").glob("*/summary.json")
+    assert json.loads(summary.read_text())["whole"]["epsilon"] == pytest.approx(planned)
+
+
+def test_a_private_run_says_so_in_its_summary_and_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three rounds of 5 of 20 clients; without [updates] the summary says which part has none."""
+    run = ["run", "digits", "--algorithm", "fedavg", "--rounds", 3, "--json", "--out", tmp_path]
+    rule = ["--set", "updates.clip=0.01", "--set", "updates.noise_multiplier=8.0"]
+    said = []
+    for more in (rule, []):
+        assert fedmix(monkeypatch, *run, *more) == 0
+        [summary] = json.loads(capsys.readouterr().out).values()
+        said.append(summary)
+    assert said[0]["whole"]["epsilon"] == NoisySums(3, 8.0, 5, 20).epsilon()
+    assert (
+        "for one client replaced: updates of 3 rounds, 5 of 20 clients in each. The noise follows "
+        "from the seed"
+    ) in said[0]["privacy"]
+    assert said[1]["whole"]["reason"] == (
+        "the updates: they carry no noise (updates.noise_multiplier)"
+    )
+    page = tmp_path / "page.html"
+    assert fedmix(monkeypatch, "report", tmp_path, "--output", page) == 0
+    assert said[0]["privacy"] in page.read_text()
+    capsys.readouterr()
+    assert fedmix(monkeypatch, *run[:-3], "--out", tmp_path, *rule) == 0  # it is done already
+    out = capsys.readouterr().out
+    assert re.search(r"ε\b.*\n.*\bof all\b", out)
+    assert upwards(said[0]["whole"]["epsilon"]) in out
+
+
 def test_printed_commands_are_the_runs_of_the_sweep(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -857,6 +1099,7 @@ def test_printed_commands_are_the_runs_of_the_sweep(
     sweep = ["run", "digits", "--algorithm", "naivemix", "--seeds", "2", "--rounds", "3"]
     sweep += ["--set", "objective.lam=0.05, 0.1", "--set", "training.lr=0.01"]
     sweep += ["--device", "cuda:0,cuda:1", "--jobs", "2", "--out", str(tmp_path / "a b")]
+    sweep += ["--track", "wandb"]
     assert fedmix(monkeypatch, *sweep, "--print-commands") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("--set ")[2] for line in lines] == [
@@ -864,7 +1107,7 @@ def test_printed_commands_are_the_runs_of_the_sweep(
     ]
     assert lines[1] == (
         f"fedmix run digits --seed 1 --out '{tmp_path}/a b' --algorithm naivemix --rounds 3 "
-        "--device cuda --set objective.lam=0.05 --set training.lr=0.01"
+        "--device cuda --track wandb --set objective.lam=0.05 --set training.lr=0.01"
     )
     for line in lines:
         assert fedmix(monkeypatch, *shlex.split(line)[1:], "--print-commands") == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmix import BadInput
+from fedmix import BadInput, core
 from fedmix.core.registry import ALGORITHMS, DATA, MODELS, OBJECTIVES, SERVER_STEPS, Registry
 
 ROOT = Path(__file__).parents[1]
@@ -105,7 +105,8 @@ def test_a_package_that_fails_is_named_and_left_out(tmp_path: Path) -> None:
 
 def test_an_algorithm_is_a_new_file_and_changes_no_other(tmp_path: Path) -> None:
     """A copy of the source gets one file, and the command line knows what it defines."""
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(core.__file__).parents[1], tmp_path / "src/fedmix", ignore=ignored)
     (tmp_path / "src" / "fedmix" / "objectives" / "throwaway.py").write_text(
         '''"""Half of FedAvg's loss."""
 

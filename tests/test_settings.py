@@ -18,10 +18,12 @@ from torch import nn
 from fedmix import (
     BadInput,
     Balance,
+    DPFedAvg,
     Exchange,
     Federation,
     FedMix,
     GlobalMix,
+    Head,
     Hidden,
     LocalMix,
     MeanMix,
@@ -46,6 +48,7 @@ from fedmix.server_steps import FedAdam, FedAvgM, FedYogi
 from fedmix.training.engines import Sequential, Vectorised
 
 X, Y = np.random.default_rng(0).standard_normal((12, 2)), np.arange(12) % 3
+PAIRS = list(zip(X, Y, strict=True))
 WRONG: dict[str, Any] = {
     "True": True, "text": "3", "None": None, "1.5": 1.5, "nan": math.nan, "inf": math.inf, "-1": -1,
     "list": [3], "array": np.array([3]),
@@ -172,6 +175,7 @@ SUBJECTS = [
     }, {
         "exchange": {"None"}, "loss": {"None"}, "changes": {"None"}, "choose": {"None"},
         "engine": {"None"}, "server": {"None"}, "metrics": {"None"},
+        "head": {"None"}, "updates": {"None"},
     }),
     Subject(trained, {}),
     Subject(promised, {}),
@@ -183,6 +187,9 @@ SUBJECTS = [
     Subject(vectorised, ENGINE | {"chunk": 1, "compile": False},
         {"chunk": {"None"}, "compile": {"None", "True"}}),
     Subject(sequential, ENGINE),
+    Subject(DPFedAvg, {"clip": 1.0}, {"clip": NUMBER, "noise_multiplier": NUMBER}),
+    Subject(Head, {"clip": 1.0},
+        {"clip": NUMBER | {"None"}, "noise": NUMBER, "since": {"None"}}),
     Subject(FedAvgM, {}, {"lr": NUMBER}),
     Subject(FedAdam, {}, {"lr": NUMBER, "tau": NUMBER}),
     Subject(FedYogi, {}, {"lr": NUMBER, "tau": NUMBER}),
@@ -193,10 +200,17 @@ SUBJECTS = [
         {"epsilon": NUMBER, "nonnegative": {"True"}}),
     Subject(sensitivity, {"clip": 1.0, "group": 5}, {"clip": NUMBER, "nonnegative": {"True"}}),
     Subject(from_arrays, {"x": X, "y": Y, "clients": [[0], [1]], "test": (X, Y), "classes": 3}, {
-        "classes": {"None"}, "private": {"True"}, "name": {"text"},
+        "classes": {"None"}, "private": {"True"}, "name": {"text"}, "test_clients": {"None"},
+        "transform": {"None"},
     }),
-    Subject(FederatedData, STORED,
-        {"classes": {"None"}, "test": {"None"}, "private": {"True"}, "name": {"text"}}),
+    Subject(data.from_datasets, {"datasets": [PAIRS, PAIRS], "test": PAIRS, "classes": 3}, {
+        "classes": {"None"}, "private": {"True"}, "name": {"text"}, "test_clients": {"None"},
+        "transform": {"None"}, "columns": {"None"},
+    }),
+    Subject(FederatedData, STORED, {
+        "classes": {"None"}, "test": {"None"}, "private": {"True"}, "name": {"text"},
+        "names": {"None"},
+    }),
     Subject(data.alone, {"x": X, "y": Y, "classes": 3},
         {"classes": {"None"}, "transform": {"None"}, "name": {"text"}}),
     Subject(Plain, {}),

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +245,28 @@ def test_devices_are_handed_out_and_come_back(
     ):
         with pytest.raises(BadInput, match=said):
             list(run_each(runs, None, command="", quiet=True, jobs=jobs, gpus=gpus))
+
+
+def test_a_run_that_failed_keeps_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = []
+
+    def fails(self: Run, *_: Any, **__: Any) -> None:
+        data = torch.zeros(3)
+        held.append(weakref.ref(data))
+        raise BadInput(f"{self.folder.name} cannot train on {data.shape}")
+
+    monkeypatch.setattr(Run, "execute", fails)
+    runs = [
+        Run(experiment("digits", "fedavg", seed=seed), tmp_path / str(seed)) for seed in range(2)
+    ]
+    done = list(run_each(runs, None, command="", quiet=True))
+    assert [str(error) for _, error in done] == [
+        f"{seed} cannot train on torch.Size([3])" for seed in range(2)
+    ]
+    assert [there() for there in held] == [None, None]
+
+
+def test_a_device_is_missed_before_data_are(tmp_path: Path) -> None:
+    wrong = experiment("cifar10", "fedavg", seed=0).with_settings({"engine.device": "tpu"})
+    with pytest.raises(BadInput, match="device 'tpu' cannot be used"):
+        wrong.federation(root=tmp_path)  # which has no data

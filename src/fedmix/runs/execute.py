@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from traceback import clear_frames
 from typing import Any
 
 import torch
@@ -116,6 +117,7 @@ def run_each(
                     raise
                 raise among(board.ended, board.runs) from None
             except Exception as error:  # of any kind, since the other runs go on
+                clear_frames(error.__traceback__)  # which hold the run's data
                 outcome = error
             yield run, outcome
 

@@ -104,7 +104,7 @@ class Rounds:
         self._lines: list[dict[str, Any]] = []
         self.lr_scale, self.stopped = 1.0, False
         self.steered = False  # whether `lr_scale` has ever been another
-        self.elsewhere = frozenset[str]()  # what was released, before `restore`, otherwise set
+        self.elsewhere = frozenset[str]()  # parts released with other settings, before `restore`
         self.head, self.last_layer, self.head_releases = head, dict[str, Tensor](), 0
         self.watch = CollapseWatch(objective, None if data.classes is None else data.held_out.y)
 
@@ -299,7 +299,7 @@ class Rounds:
             return head(self.params, x).cpu()
 
     def _terms(self) -> dict[str, Tensor]:
-        """Return hashes of the settings with which was released what was released until now."""
+        """Return a hash of the settings of each part that has been released, for its guarantee."""
         settings = {
             "updates": (self.updates and self.updates.noise_multiplier, *self.took_part()[1:]),
             "means": self.exchange and self.exchange.how,

@@ -1033,6 +1033,8 @@ def test_privacy_of_all_that_leaves(
             ["--noise-multiplier", 3, "--per-round", 21],
             "--per-round 21 is more than the 20 clients",
         ),
+        (["--noise-multiplier", 3, "--clients", 0], "--clients=0 must be at least 1"),
+        (["--noise-multiplier", 3, "--per-round", 0], "--per-round=0 must be at least 1"),
         (["--noise-multiplier", 3, "--n", 5], "--png and --n are about means alone"),
         (["--noise-multiplier", 0], "noise_multiplier=0.0 must be positive"),
     ):

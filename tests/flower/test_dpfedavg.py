@@ -79,15 +79,33 @@ def test_the_account_is_of_who_took_part_most_often() -> None:
     """Three of four clients a round: nobody is promised that the choice is secret."""
     run = remote(private(4.0))
     list(run.run(2))
-    most = int(run.used.max())
-    assert run.used.sum() == 6
+    most = int(run.chosen.max())
+    assert run.chosen.sum() == 6
     assert most == 2
     assert whole_of(run).epsilon == NoisySums(2, 4.0).epsilon()
     again = remote(private(4.0))
     again.restore(run.state())
     list(again.run(3))
-    assert again.used.sum() == 9
-    assert whole_of(again).epsilon == NoisySums(int(again.used.max()), 4.0).epsilon()
+    assert again.chosen.sum() == 9
+    assert whole_of(again).epsilon == NoisySums(int(again.chosen.max()), 4.0).epsilon()
+
+
+def test_a_client_counts_whose_update_is_rejected() -> None:
+    """It would not be, had it other data. Clients 0 and 3 are chosen in three rounds, and send NaN;
+    1 and 2 in fewer.
+    """
+
+    def broken(asked: Message, reply: Message) -> Message:
+        if asked.metadata.message_type == "train":
+            new = weights(reply, run)
+            reply.content["weights"] = wire.pack({n: w * math.nan for n, w in new.items()})
+        return reply
+
+    nodes = Nodes(client_app(task(private(4.0))), range(len(SIZES)))
+    run = remote(private(4.0), nodes, min_share=0.3)
+    nodes.tamper = {0: broken, 3: broken}
+    assert [done.notes["replied"] for done in run.run(3)] == [1, 1, 1]
+    assert whole_of(run).epsilon == NoisySums(3, 4.0).epsilon()
 
 
 def test_a_round_that_fails_counts_nobody() -> None:
@@ -96,7 +114,7 @@ def test_a_round_that_fails_counts_nobody() -> None:
     nodes.tamper = dict.fromkeys(range(len(SIZES)), lambda *_: None)
     with pytest.raises(Exception, match="clients replied well"):
         list(run.run(1))
-    assert run.used.sum() == 0
+    assert run.chosen.sum() == 0
 
 
 def test_a_share_of_the_clients_is_one_of_all_that_the_server_expects() -> None:

@@ -28,11 +28,12 @@ from fedmix import (
 from fedmix.data import FederatedData, from_arrays
 from fedmix.models import initialised
 from fedmix.objectives import GlobalMix
-from fedmix.privacy import NoisySums, Whole, least_multiplier, whole_of
+from fedmix.privacy import NoisySums, Whole, guarantee_of, least_multiplier, whole_of
 from fedmix.runs.summary import privacy
 from tests.synthetic import arrays
 
 NOISED = DPFedAvg(0.5, 8.0)
+OTHERWISE = "the run goes on from a state that was made with other settings"
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -220,6 +221,54 @@ def test_a_rate_that_was_put_back_is_not_forgotten() -> None:
     for found in (whole_of(run), whole_of(again)):
         assert run.lr_scale == again.lr_scale == 1.0
         assert "a callback has changed the learning rate" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("part", "before"),
+    [
+        ("updates", {"updates": None}),
+        ("updates", {"updates": DPFedAvg(0.5, 1.0)}),
+        ("updates", {"chosen": 4}),
+        ("means", {"exchange": replace(MEANS, noise=1.0)}),
+        ("means", {"exchange": replace(MEANS, m=3)}),
+        ("head", {"head": Head()}),
+    ],
+)
+def test_what_was_released_with_other_settings_is_not_forgotten(
+    part: str, before: dict[str, Any]
+) -> None:
+    """Nor where a run goes on from the state of one that went on itself."""
+
+    def begun(**changed: Any) -> Federation:
+        return federation(NaiveMix(0.1), **{"exchange": MEANS, **changed})
+
+    first, second, third = begun(**before), begun(), begun()
+    list(first.run(1))
+    second.restore(first.state())
+    third.restore(second.state())
+    for run in (second, third):
+        list(run.run(2))
+        assert whole_of(run).reason == f"the {part}: {OTHERWISE}"
+        assert guarantee_of(run).reason == (OTHERWISE if part == "means" else "")
+
+
+def test_a_head_may_be_set_after_training_without_one() -> None:
+    first, second = federation(), federation(head=Head(clip=1.0, noise=9.0))
+    list(first.run(1))
+    second.restore(first.state())
+    list(second.run(2))
+    assert whole_of(second)
+
+
+def test_a_state_of_a_version_without_dp_fedavg_promises_nothing() -> None:
+    first, second = federation(updates=None), federation()
+    list(first.run(1))
+    second.restore({name: t for name, t in first.state().items() if "terms" not in name})
+    assert OTHERWISE in whole_of(second).reason
+    means, again = (federation(NaiveMix(0.1), MEANS, updates=None) for _ in range(2))
+    list(means.run(1))
+    again.restore({name: t for name, t in means.state().items() if "terms" not in name})
+    assert guarantee_of(again).mu == guarantee_of(means).mu < math.inf
 
 
 @pytest.mark.parametrize("source", ["own", "noise"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmix.core.errors import BadInput
+from fedmix.core.validation import whole
 
 if TYPE_CHECKING:
     from fedmix.exchange import Exchange
@@ -66,7 +67,10 @@ def tell(
     if clients is None:
         assert data is not None
         clients = len(data.clients)
+    whole("--clients", clients)
     chosen = experiment.build_training().per_round(clients) if per_round is None else per_round
+    whole("--rounds", rounds)
+    whole("--per-round", chosen)
     if chosen > clients:
         raise BadInput(f"--per-round {chosen} is more than the {clients} clients; lower it")
     others: dict[str, float] = {}

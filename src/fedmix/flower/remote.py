@@ -112,7 +112,7 @@ class Remote(Rounds):
         )  # fmt: skip
         self.settings = settings
         self.attempt = 0
-        self.used = np.zeros(settings.clients, np.int64)  # how often each client's update was
+        self.chosen = np.zeros(settings.clients, np.int64)  # for how many rounds each client was
         self._accepted: dict[int, int] = {}  # the last round in which a client's update was used
         self._traffic = Traffic()
         came = self.roster.gather(settings.enough)
@@ -134,8 +134,11 @@ class Remote(Rounds):
         return {"flower": self.roster.terms.flower, "clients": said}
 
     def took_part(self) -> tuple[int, int, int]:
-        """Return how often one client took part, at most: all know the seed that chooses them."""
-        return int(self.used.max()), 1, 1
+        """Return how often one client was chosen, at most: all know the seed that chooses them.
+
+        Whether its update was then used may depend on its data, and so gets no credit.
+        """
+        return int(self.chosen.max()), 1, 1
 
     def sizes(self) -> Array:
         """Number of samples of each client that is online."""
@@ -175,8 +178,8 @@ class Remote(Rounds):
         for k in chosen:
             if k in updates:
                 average.add(_chunk(k, updates[k], self.device))
-        self.used = self.used.copy()
-        self.used[list(updates)] += 1
+        self.chosen = self.chosen.copy()
+        self.chosen[chosen] += 1
         if self.memory:
             self.memory.add(updates[k].sent for k in chosen if k in updates)
             self._accepted = self._accepted | dict.fromkeys(updates, self.round)
@@ -277,8 +280,8 @@ class Remote(Rounds):
     def state(self) -> dict[str, Tensor]:
         """Return the state of any federation, and counts."""
         counts = [self.roster.rejected, self.post.up, self.post.down]
-        used = {"remote.used": torch.from_numpy(self.used)} if self.updates else {}
-        return super().state() | {"remote.counts": torch.tensor(counts), **used}
+        chosen = {"remote.chosen": torch.from_numpy(self.chosen)} if self.updates else {}
+        return super().state() | {"remote.counts": torch.tensor(counts), **chosen}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Continue from a saved state; clients keep nothing of a run that ended."""
@@ -288,7 +291,7 @@ class Remote(Rounds):
             log.warning("clients keep nothing of a run that ended; what they kept begins anew")
         self.roster.rejected, up, down = saved["remote.counts"].tolist()
         if self.updates:
-            self.used = saved["remote.used"].numpy()
+            self.chosen = saved["remote.chosen"].numpy()
         self.post.up += up
         self.post.down += down
 

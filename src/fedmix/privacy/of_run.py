@@ -24,6 +24,7 @@ from fedmix.privacy.whole import NoisySums, Whole, together
 from fedmix.training.federation import Federation
 from fedmix.training.rounds import Rounds
 
+ELSEWHERE = "the run goes on from a state that was made with other settings"
 TWICE = "some samples are there twice, with one client or with two, or went from one to another"
 
 
@@ -127,6 +128,8 @@ def _why_none_of_all(run: Rounds) -> str:
     """Why all that leaves clients guarantees nothing, apart from means and statistics."""
     if run.updates is None or not run.updates.noise_multiplier:
         return "the updates: they carry no noise (updates.noise_multiplier)"
+    if run.elsewhere:
+        return f"the {sorted(run.elsewhere)[-1]}: {ELSEWHERE}"
     if reason := sent_besides(run.needs, run.data):
         return reason
     if isinstance(run, Federation) and _shares_samples(run):
@@ -175,7 +178,7 @@ def head_guarantee_of(
     check_promise(delta, neighbours, level)
     assert run.head is not None
     times = max(1, run.head_releases)
-    reason = own_code(run.data)
+    reason = own_code(run.data) or (ELSEWHERE if "head" in run.elsewhere else "")
     if not reason and isinstance(run, Federation) and _shares_samples(run):
         reason = TWICE
     if reason:
@@ -196,6 +199,8 @@ def _why_none(run: Releasing) -> str:
         return "hidden states are made by weights that were trained on the samples themselves"
     if reason := own_code(run.data) or why_none(run.exchange.how):
         return reason
+    if isinstance(run, Rounds) and "means" in run.elsewhere:
+        return ELSEWHERE
     if isinstance(run, Federation) and _shares_samples(run):
         return TWICE
     return ""

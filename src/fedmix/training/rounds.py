@@ -1,5 +1,6 @@
 """Base class of everything that trains in rounds, simulated or real."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
@@ -103,6 +104,7 @@ class Rounds:
         self._lines: list[dict[str, Any]] = []
         self.lr_scale, self.stopped = 1.0, False
         self.steered = False  # whether `lr_scale` has ever been another
+        self.elsewhere = frozenset[str]()  # parts released with other settings, before `restore`
         self.head, self.last_layer, self.head_releases = head, dict[str, Tensor](), 0
         self.watch = CollapseWatch(objective, None if data.classes is None else data.held_out.y)
 
@@ -296,10 +298,22 @@ class Rounds:
             head, x = self.model.head(self.needs.layer), self.data.inputs(raw).to(self.device)
             return head(self.params, x).cpu()
 
+    def _terms(self) -> dict[str, Tensor]:
+        """Return a hash of the settings of each part that has been released, for its guarantee."""
+        settings = {
+            "updates": (self.updates and self.updates.noise_multiplier, *self.took_part()[1:]),
+            "means": self.exchange and self.exchange.how,
+            "head": self.head.exchange if self.head and self.head_releases else None,
+        }
+        hashes = {part: hashlib.sha256(repr(how).encode()) for part, how in settings.items()}
+        return {n: torch.tensor(list(hashed.digest())) for n, hashed in hashes.items()}
+
     def state(self) -> dict[str, Tensor]:
         """Return everything that the next rounds depend on, as tensors."""
         saved = {f"params.{n}": p.cpu() for n, p in self.params.items()}
         saved["round"] = torch.tensor(self.round)
+        for name, terms in self._terms().items():
+            saved[f"terms.{name}"] = torch.zeros(0) if name in self.elsewhere else terms
         saved |= {f"traffic.{n}": torch.tensor(v) for n, v in asdict(self.traffic).items()}
         saved |= {f"server.{n}": t.cpu() for n, t in self.server_state.items()}
         if self.steered or self.stopped or self.lr_scale != 1.0:
@@ -367,6 +381,11 @@ class Rounds:
                     "start anew"
                 )
             self.exchange.restore(held, self.data)
+        now = {n: t.tolist() for n, t in self._terms().items()} if self.round else {}
+        then = {n: t.tolist() for n, t in part("terms.").items()}
+        if not then and not self.updates:  # a state of a version before DP-FedAvg
+            then = now
+        self.elsewhere = frozenset(n for n in now if then.get(n) != now[n])
 
 
 def _kinds(params: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:

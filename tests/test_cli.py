@@ -1128,9 +1128,31 @@ def test_workers_and_devices_that_cannot_be(
     ):
         assert fedmix(monkeypatch, "run", "digits", *args, "--out", tmp_path / "out") == 2
         assert said in capsys.readouterr().err
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE='two' is no number of processes"),
+        ({"RANK": None}, "WORLD_SIZE is 2, and RANK is not set; start this with torchrun"),
+        ({"RANK": "2"}, "RANK='2' is no whole number below 2"),
+        ({"RANK": "first"}, "RANK='first' is no whole number below 2"),
+        ({"MASTER_PORT": "65536"}, "MASTER_PORT='65536' is no whole number below 65536"),
+        ({"FEDMIX_TIMEOUT": "0"}, "FEDMIX_TIMEOUT='0' is no number of seconds above 0"),
+        ({"FEDMIX_TIMEOUT": "nan"}, "FEDMIX_TIMEOUT='nan' is no number of seconds above 0"),
+    ],
+)
+def test_variables_of_a_launcher_that_cannot_be(
+    given: dict[str, str | None], said: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:  # fmt: skip
+    right = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    for name, value in (right | given).items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
     assert fedmix(monkeypatch, "run", "digits", "--out", tmp_path / "out") == 2
-    assert "WORLD_SIZE is 2, and RANK is not set; start this with torchrun" in (
-        capsys.readouterr().err
-    )
+    assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vmap
 from torch.nn import functional as F
 
+from fedmix.core.sharing import sharing
 from fedmix.kernels import conv
 from fedmix.kernels.conv import conv2d
 from fedmix.kernels.lstm import _Stacked, layer
@@ -70,16 +71,23 @@ def test_a_convolution_of_what_all_clients_share() -> None:
     torch.testing.assert_close(got, gradients(each(lambda w: F.conv2d(x, w)), w))
 
 
-def test_an_lstm() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_lstm(threads: int) -> None:
     x, into = normal(K, B, T, 2), normal(K, 4 * D, 2, seed=1)
     w, b = normal(K, 4 * D, D, seed=2), normal(K, 4 * D, seed=3)
 
     def own(x: Tensor, into: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return cells(x @ into.T + b, w)
 
-    torch.testing.assert_close(
-        gradients(vmap(layer), x, into, w, b), gradients(each(own), x, into, w, b)
-    )
+    def shared(w: Tensor, b: Tensor) -> Tensor:  # inputs and a weight that no client trains
+        return layer(x[0], into[0], w, b)
+
+    with sharing(threads):
+        got = gradients(vmap(layer), x, into, w, b)
+        some = gradients(vmap(shared), w, b)
+    torch.testing.assert_close(got, gradients(each(own), x, into, w, b))
+    wanted = gradients(each(lambda w, b: own(x[0], into[0], w, b)), w, b)
+    torch.testing.assert_close(some, wanted)
 
 
 def test_other_derivatives_take_the_general_way(monkeypatch: pytest.MonkeyPatch) -> None:

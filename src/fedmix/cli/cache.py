@@ -15,7 +15,7 @@ app = typer.Typer(
 
 @app.command(epilog="Example:  fedmix cache show")
 def show(as_json: options.Json = False) -> None:
-    """Where the cache is, and how much is in it."""
+    """Where the cache is, and its compiled steps; `fedmix data list` shows what data are here."""
     import json
 
     from fedmix.data.cache import location
@@ -41,6 +41,7 @@ def clear() -> None:
     from fedmix.runs.progress import console
     from fedmix.training.engines import kept_code
 
-    _, size = kept_code.size()
+    _, before = kept_code.size()
     kept_code.clear()
-    console(sys.stdout).print(f"removed {size / 2**20:.1f} MiB of compiled steps")
+    _, left = kept_code.size()  # of another user, or in use
+    console(sys.stdout).print(f"removed {(before - left) / 2**20:.1f} MiB of compiled steps")

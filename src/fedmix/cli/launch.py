@@ -26,6 +26,7 @@ from fedmix.runs.run import Run
 from fedmix.training.engines.threads import OURS
 
 QUIET = "FEDMIX_WORKERS"  # set where `launch` says what became of a process
+BUSY_SECONDS = 900  # for PyTorch's launcher to hear itself; it has a minute by default
 CRASH_SECONDS = 1.0  # who was lost is noticed before those who miss it
 LEFT = "the same command goes on where it was"
 
@@ -86,6 +87,7 @@ def launch(workers: int, restarts: int, arguments: list[str]) -> int:
         config = LaunchConfig(
             min_nodes=1, max_nodes=1, nproc_per_node=workers, run_id=uuid.uuid4().hex,
             rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
+            rdzv_configs={"read_timeout": BUSY_SECONDS},
             max_restarts=0, signals_to_handle="SIGTERM,SIGHUP",  # Ctrl-C is ours
         )  # fmt: skip
         try:

@@ -281,18 +281,26 @@ def divided(steps: Sequence[int], count: int) -> list[list[int]]:
 
 
 def _start_group() -> None:
+    size = os.environ["WORLD_SIZE"]
+    if not (count := _whole("WORLD_SIZE")):
+        raise BadInput(f"WORLD_SIZE={size!r} is no number of processes")
     missing = [n for n in ("RANK", "MASTER_ADDR", "MASTER_PORT") if n not in os.environ]
     if missing:
         raise BadInput(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and {missing[0]} is not set; start this "
-            "with torchrun, or set both"
+            f"WORLD_SIZE is {size}, and {missing[0]} is not set; start this with torchrun, or set "
+            "both"
         )
+    for name, end in (("RANK", count), ("MASTER_PORT", 1 << 16)):
+        if _whole(name, missing=end) >= end:
+            raise BadInput(f"{name}={os.environ[name]!r} is no whole number below {end}")
     nccl = torch.cuda.is_available() and dist.is_nccl_available()
     seconds = os.environ.get("FEDMIX_TIMEOUT", TIMEOUT_SECONDS)
     try:
         timeout = timedelta(seconds=float(seconds))
+        if timeout <= timedelta():
+            raise ValueError
     except (ValueError, OverflowError):
-        raise BadInput(f"FEDMIX_TIMEOUT={seconds!r} is no number of seconds") from None
+        raise BadInput(f"FEDMIX_TIMEOUT={seconds!r} is no number of seconds above 0") from None
     with _losing():
         dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=timeout)
     # Its threads end before Python does: one that still needs Python then aborts the process.
@@ -324,6 +332,6 @@ def _sendable(error: Exception, rank: int) -> Exception:
     return error
 
 
-def _whole(name: str) -> int:
+def _whole(name: str, missing: int = 0) -> int:
     text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else missing

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.func import jvp, vjp
 
+from fedmix.core.sharing import divided
 from fedmix.kernels.operators import has_triton, only_stacked, operator
 from fedmix.kernels.precision import current
 
@@ -44,7 +46,7 @@ def layer(x: Tensor, into: Tensor, w: Tensor, bias: Tensor) -> Tensor:
 
 
 class _Stacked(torch.autograd.Function):
-    """PyTorch's LSTM, which `vmap` runs for one client after another.
+    """PyTorch's LSTM, which `vmap` runs client by client.
 
     It has no second derivative and no forward mode, so it is for steps that need neither.
     """
@@ -62,11 +64,41 @@ class _Stacked(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: tuple[int | None, ...], *given: Tensor) -> Any:
-        by_client = [
-            [t] * info.batch_size if dim is None else t.unbind(dim)
+        stacked = [
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
             for t, dim in zip(given, dims, strict=True)
         ]
-        return torch.stack([_Stacked.forward(*one) for one in zip(*by_client, strict=True)]), 0
+        return _Clients.apply(*stacked), 0
+
+
+class _Clients(torch.autograd.Function):
+    """The LSTMs of stacked clients, whom the threads divide.
+
+    Each thread has its clients to itself; to share one LSTM, they would meet at every time step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *stacked: Tensor) -> Tensor:
+        def run(*given: Tensor) -> tuple[Tensor, list[Tensor]]:
+            live = [
+                t.detach().requires_grad_(needs)
+                for t, needs in zip(given, ctx.needs_input_grad, strict=True)
+            ]
+            with torch.enable_grad():
+                return _Stacked.forward(*live), [t for t in live if t.requires_grad]
+
+        ctx.ran = divided(run, zip(*stacked, strict=True))
+        return torch.stack([h.detach() for h, _ in ctx.ran])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        def run(client: tuple[Tensor, list[Tensor]], slope: Tensor) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(*client, slope)
+
+        by_client = divided(run, zip(ctx.ran, slope, strict=True))
+        slopes = map(torch.stack, zip(*by_client, strict=True))
+        return tuple(next(slopes) if needs else None for needs in ctx.needs_input_grad)
 
 
 def lstm(p: Tensor, w: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from fedmix.core.errors import BadInput
 from fedmix.core.losses import Loss
 from fedmix.core.ranks import here
 from fedmix.core.rng import stream
+from fedmix.core.sharing import sharing
 from fedmix.core.threads import warn_of_spinning
 from fedmix.core.types import Array, Params
 from fedmix.core.validation import shown, whole
@@ -25,7 +26,7 @@ from fedmix.training.checks import check_all
 from fedmix.training.dpfedavg import DPFedAvg
 from fedmix.training.draws import choose_clients, draw_plans
 from fedmix.training.engines import Engine, Vectorised, Work
-from fedmix.training.engines.threads import sharing, threads_for
+from fedmix.training.engines.threads import threads_for
 from fedmix.training.evaluation import Metric, ResidentTests
 from fedmix.training.head import Fitted, Head, fit
 from fedmix.training.known import Known

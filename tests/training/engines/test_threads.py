@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from fedmix import Federation, Supervised, Training, models
+from fedmix.core.sharing import sharing
 from fedmix.models import Model
 from fedmix.training.engines import threads
-from fedmix.training.engines.threads import OURS, sharing, threads_for
+from fedmix.training.engines.threads import OURS, threads_for
 from tests.synthetic import federated
 
 

@@ -6,8 +6,6 @@ a step takes 3 ms on one thread and 8 to 23 on two.
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -65,17 +63,3 @@ class Products(TorchFunctionMode):
             left = kwargs["input"] if "input" in kwargs else args[0]
             self.operations += 2 * out.numel() * left.shape[-1]
         return out
-
-
-@contextmanager
-def sharing(threads: int | None) -> Iterator[None]:
-    """Let so many threads share what is computed in this block; None changes nothing."""
-    before = torch.get_num_threads()
-    if threads is None or threads == before:
-        yield
-        return
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -104,6 +104,12 @@ def test_data_that_do_not_fit_the_servers(app: Path, data: Path) -> None:
     assert "partition-id is no client's number" in said["client ?"].said
 
 
+def test_a_device_that_is_none(app: Path, data: Path) -> None:
+    said = found(app, data, {"partition-id": 0, "device": "gpu"})["client 0"]
+    assert not said.holds
+    assert said.said.startswith("device 'gpu'")
+
+
 def test_a_number_that_is_no_clients_or_anothers(app: Path, data: Path) -> None:
     (data / "client-1.npz").rename(data / "client-4.npz")
     said = found(app, data, {"partition-id": 4})["client 4"]
@@ -118,6 +124,10 @@ def test_settings_of_the_server(app: Path, data: Path) -> None:
     assert one == ("server", False, "run config: min-share=2.0 must be above 0 and at most 1")
     nowhere = found(app, data, config={"metrics-address": "9464"})["server"]
     assert "metrics-address='9464' is no HOST:PORT" in nowhere.said
+    nobody = found(app, data, config={"track": "tensorbord"})["server"]
+    assert "did you mean tensorboard" in nobody.said
+    with pytest.raises(BadInput, match="'trak' is none; did you mean track"):
+        found(app, data, config={"trak": "tensorboard"})
     few = found(app, data, config={"clients": 1})["server"]
     assert "more than the 1 clients" in few.said
     assert "server" not in found(app, data, server=False)

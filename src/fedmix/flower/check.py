@@ -20,7 +20,9 @@ from flwr.app import Context, RecordDict
 import fedmix
 from fedmix.core.errors import BadInput, FedmixError, first_line
 from fedmix.core.files import read_toml
+from fedmix.core.nearest import choice
 from fedmix.exchange import Exchange
+from fedmix.flower.client import Party
 from fedmix.flower.keys import Keys
 from fedmix.flower.owner import Owner
 from fedmix.flower.prometheus import exposed
@@ -29,6 +31,7 @@ from fedmix.flower.remote import prepared
 from fedmix.flower.settings import Settings
 from fedmix.flower.task import Task
 from fedmix.flower.terms import Terms, code, experiment_id
+from fedmix.runs.trackers import tracking
 
 LARGEST = 1 << 16  # bytes of a pyproject.toml
 Config = Mapping[str, Any]
@@ -62,16 +65,26 @@ def findings(
         server: Whether the server's samples are here, to be looked at too.
 
     Raises:
-        BadInput: The folder is no app, or its app has no Task.
+        BadInput: The folder is no app, its app has no Task, or an override is of no key that it
+            has.
     """
     config, task = load_app(app)
+    for key in run_config:
+        if key not in config:
+            raise BadInput(
+                f"run config: Flower takes keys of [tool.flwr.app.config] in pyproject.toml only, "
+                f"and {key!r:.80} is none; {choice(key, config)}"
+            )
     config = {**config, **run_config}
     yield Finding("versions", True, versions(task))
     terms = list[Terms]()
 
     def on_server() -> str:
         settings = Settings.of(config)
-        with exposed(settings.metrics_address, lambda _: None):
+        with (
+            tracking(settings.track, Path(settings.out), {}) as listen,
+            exposed(settings.metrics_address, listen),
+        ):
             tests, model, device = prepared(task, settings, config)
         terms.append(Terms.of(tests, task.exchange, task.experiment.identity))
         weights = sum(p.numel() for p in model.init().values())
@@ -138,10 +151,10 @@ def _tried(what: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(what, True, look())
     except Exception as error:  # of any kind: the owner's own functions and files are looked at
-        known = isinstance(error, FedmixError)
-        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        said = str(error) if known and cause is error else first_line(cause)
-        return Finding(what, False, said or type(error).__name__)
+        # a refusal points to the node's log, in which its cause is
+        why = (isinstance(error, Refused) and error.__cause__) or error
+        said = str(why) if isinstance(why, FedmixError) else first_line(why)
+        return Finding(what, False, said)
 
 
 def _client(
@@ -162,7 +175,7 @@ def _client(
 
     context = Context(0, 0, dict(node), RecordDict(), dict(config))
     owner = Owner.of(context, load, None, task.exchange, task.experiment.identity)
-    task.model(owner.data)
+    Party.of(task, owner)
     clients = config.get("clients")
     if isinstance(clients, int) and not 0 <= owner.client < clients:
         raise BadInput(f"there are clients 0..{clients - 1}; correct its partition-id")

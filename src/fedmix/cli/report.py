@@ -24,9 +24,7 @@ def report(
     svg: options.Curves = None,
     csv: options.Results = None,
 ) -> None:
-    """Write one HTML page, which works offline, with curves, tables, clients, means and settings of
-    these runs.
-    """
+    """Write one HTML page, which works offline, with curves and tables of these runs."""
     from fedmix.cli.output import check_outputs, write_reports
 
     check_outputs(output, csv, png=png, svg=svg)

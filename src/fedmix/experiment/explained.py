@@ -80,8 +80,8 @@ SAYS = {
     "rounds the most. A CPU always uses float32.",
     "engine.processes": "Divide a round's clients among this many processes, which the "
     "command line starts (`--workers`); with `none`, one for each core in long runs on a CPU, else "
-    "one. It is not part of a run's name and may change when a run continues; weights may then differ "
-    "by rounding.",
+    "one. It is not part of a run's name and may change when a run continues; weights may then "
+    "differ by rounding.",
 }
 # For one objective alone, where others have another setting of the same name.
 SAYS |= {
@@ -105,7 +105,9 @@ SECTIONS = {
     "engine": "Where and how clients run. It changes the speed but, except for rounding, not the "
     "result.",
 }
-WORDS = {"int": "integer", "float": "number", "bool": "true, false", "str": "text", "None": "`none`"}
+WORDS = {
+    "int": "integer", "float": "number", "bool": "true, false", "str": "text", "None": "`none`",
+}  # fmt: skip
 
 
 class Explanation(NamedTuple):

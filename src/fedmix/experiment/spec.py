@@ -285,6 +285,8 @@ class Experiment(Section):
             BadInput: The settings do not work together, or with the data.
         """
         self.check_clients()
+        engine = self.build_engine()
+        engine.check()  # before a download
         federated = self.build_data(root)
         return Federation(
             self.build_module(federated),
@@ -292,7 +294,7 @@ class Experiment(Section):
             self.build_objective(),
             self.build_training(),
             exchange=self.build_exchange(),
-            engine=self.build_engine(),
+            engine=engine,
             server=self.build_server(),
             seed=self.seed,
             updates=self.build_updates(),

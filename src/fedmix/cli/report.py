@@ -12,7 +12,9 @@ app = typer.Typer()
 
 @app.command(epilog="Example:  fedmix report runs -o report.html")
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Run folders, packed runs, or folders that hold them.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
         "report.html"
     ),

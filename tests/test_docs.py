@@ -171,6 +171,7 @@ def test_there_are_commands_to_test() -> None:
         "federation",
         "privacy",
         "audit",
+        "settings",
     }
     assert {line.split()[1] for line in LINES} == kinds
 
@@ -229,7 +230,9 @@ def test_commands_on_digits_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     shown = [
         line
         for line in LINES
-        if line.split()[1:3] == ["data", "list"] or line.split()[1:4] == ["data", "show", "digits"]
+        if line.split()[1] == "settings"
+        or line.split()[1:3] == ["data", "list"]
+        or line.split()[1:4] == ["data", "show", "digits"]
     ]
     for line in [f"{line} --rounds 1 --set data.local_share=0.4" for line in SMALL] + shown:
         assert (

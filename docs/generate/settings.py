@@ -60,7 +60,7 @@ def _summary(build: Callable[..., Any] | None) -> str:
 
 
 def _row(setting: Explanation) -> str:
-    shown = {"": "", "required": ", required"}.get(setting.default, f"; `{setting.default}`")
+    shown = ", required" if setting.default == "required" else f"; `{setting.default}`"
     meaning = setting.meaning.replace("|", "\\|")
     return f"| `{setting.path}`<br>{setting.kind}{shown} | {meaning} |"
 

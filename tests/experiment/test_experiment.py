@@ -2,6 +2,8 @@
 right key.
 """
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,15 @@ BASE: dict[str, Any] = {
     "objective": {"name": "fedmix", "lam": 0.1},
     "training": {"clients_per_round": 5},
 }
+
+
+@pytest.mark.parametrize("module", ["experiment.spec", "experiment.values", "runs.trackers"])
+def test_without_its_packages_a_sentence_says_what_to_install(module: str) -> None:
+    code = f"import sys; sys.modules['pydantic'] = None; import fedmix.{module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: fedmix.experiment needs pydantic; run: pip install 'fedmix[cli]'"
+    )
 
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, "hidden-fedmix", "naivemix+prox"])

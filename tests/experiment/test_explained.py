@@ -25,6 +25,6 @@ def test_types_and_defaults_are_words() -> None:
     said = {(e.path, e.of): (e.kind, e.default) for e in explained.explanations()}
     assert said["rounds", ""] == ("integer", "40")
     assert said["model.widths", "vgg"] == ("list of integers", "[32, 64, 128, 128, 256, 256]")
-    assert said["data.alpha", "digits"] == ("number or unset", "")
+    assert said["data.alpha", "digits"] == ("number or `none`", "none")
     assert said["engine.precision", ""][0] == "`tf32`, `float32` or `bf16`"
     assert said["data.augment", "cifar10"] == ("true or false", "true")

@@ -123,7 +123,7 @@ def test_the_page_says_what_the_runs_said(written: Path) -> None:
         "fedmix run digits --algorithm naivemix --seed 2 --rounds 40 --out runs",
         "unfinished</strong> after 23 of 40 rounds",
         "No formal guarantee: means of m=all samples with no noise.",
-        "Not stated yet: a run states it when it ends.",
+        "Not stated: a run states it after its last round.",
         "What M = 1 would have sent",
         "<dt>training.lr</dt><dd>0.01</dd>",
     ):

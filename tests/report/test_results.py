@@ -107,6 +107,19 @@ def test_the_best_of_finished_groups_are_marked(tmp_path: Path) -> None:
     assert [cell.value for cell in rows[1]] == pytest.approx([1, 0.7, 0.9, 0.6, 2, 6, 12e6, 18e6])
 
 
+def test_rounds_to_different_targets_have_no_best(tmp_path: Path) -> None:
+    scored(tmp_path / "a", 0, [0.2, 0.9], objective={"lam": 0.1})
+    easy = scored(tmp_path / "b", 0, [0.5, 0.6], objective={"lam": 0.2})
+    summary, toml = easy / "summary.json", easy / "experiment.toml"
+    toml.write_text(toml.read_text().replace("target = 0.88", "target = 0.4"))
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"rounds_to_target": 1}))
+    rows = results_of(load_runs([tmp_path])).marked()
+    assert [cell.text for row in rows for cell in row if cell.title == "rounds to target"] == [
+        "2 to 88 %", "1 to 40 %",
+    ]  # fmt: skip
+    assert not any(cell.best for row in rows for cell in row if cell.title == "rounds to target")
+
+
 def test_lower_is_better_for_squared_errors(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a", spec(rounds=3) | {"target": 3.0})
     write_lines(

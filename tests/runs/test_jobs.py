@@ -264,9 +264,3 @@ def test_a_run_that_failed_keeps_no_data(tmp_path: Path, monkeypatch: pytest.Mon
         f"{seed} cannot train on torch.Size([3])" for seed in range(2)
     ]
     assert [there() for there in held] == [None, None]
-
-
-def test_a_device_is_missed_before_data_are(tmp_path: Path) -> None:
-    wrong = experiment("cifar10", "fedavg", seed=0).with_settings({"engine.device": "tpu"})
-    with pytest.raises(BadInput, match="device 'tpu' cannot be used"):
-        wrong.federation(root=tmp_path)  # which has no data

@@ -387,6 +387,14 @@ def test_folders_that_were_made_for_nothing_go_and_others_stay(tmp_path: Path) -
     assert [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
+def test_a_device_is_tried_before_data_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Experiment, "build_data", lambda *_: pytest.fail("data were fetched"))
+    with pytest.raises(BadInput, match="device 'tpu' cannot be used"):
+        Run(tiny().with_settings({"engine.device": "tpu"}), tmp_path / "one").execute()
+
+
 def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
     def second(_: dict[str, Any]) -> None:
         with pytest.raises(BadInput, match="another process is running in"):

@@ -63,9 +63,7 @@ def audit(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Attack what clients exchange: who was in it, what it shows, whose it is, and what a refresh
-    gives away.
-    """
+    """Attack what clients exchange: who is in it, whose it is, what it and its refresh show."""
     from fedmix.cli.output import check_outputs
     from fedmix.experiment.sweep import experiments
     from fedmix.privacy import audit as attacks

@@ -63,9 +63,7 @@ def steps(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Time one local step of all clients: the plain PyTorch loop, what runs do by default, the loop
-    with the losses of fedmix.functional, both engines, compiled, and on several processes.
-    """
+    """Time one local step of all clients, in a plain PyTorch loop and in every way of fedmix."""
     from fedmix.bench import results
     from fedmix.bench.cases import VARIANTS, WORKLOADS, Size, settings
     from fedmix.bench.machine import about
@@ -143,9 +141,7 @@ def scale(
     ] = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Time a round, and its memory, as one thing at a time grows: clients per round, clients in
-    all, steps, model size.
-    """
+    """Time a round, and its memory, as one thing at a time grows: clients, steps, the model."""
     from fedmix.bench import results
     from fedmix.bench import scale as scaling
     from fedmix.bench.machine import about

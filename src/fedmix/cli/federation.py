@@ -67,9 +67,7 @@ def run(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train over a SuperLink and SuperNodes on this machine, all real processes; a stopped run goes
-    on where it was.
-    """
+    """Train on this machine, over real processes; a stopped run goes on where it was."""
     _check_flower()
     from fedmix.cli.output import show_results
     from fedmix.experiment.sweep import only_experiment

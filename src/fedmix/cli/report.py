@@ -12,7 +12,9 @@ app = typer.Typer()
 
 @app.command(epilog="Example:  fedmix report runs -o report.html")
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Run folders, packed runs, or folders that hold them.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
         "report.html"
     ),
@@ -24,9 +26,7 @@ def report(
     svg: options.Curves = None,
     csv: options.Results = None,
 ) -> None:
-    """Write one HTML page, which works offline, with curves, tables, clients, means and settings of
-    these runs.
-    """
+    """Write one HTML page, which works offline, with curves and tables of these runs."""
     from fedmix.cli.output import check_outputs, write_reports
 
     check_outputs(output, csv, png=png, svg=svg)

@@ -58,7 +58,7 @@ def _told(chosen: Sequence["Explanation"], names: Sequence[str]) -> Iterator[tup
     alike: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for path, of, kind, default, meaning in chosen:
         defaults = alike.setdefault((path, kind, meaning), {})
-        defaults.setdefault(default or "unset", []).append(of)
+        defaults.setdefault(default, []).append(of)
     for (path, kind, meaning), defaults in alike.items():
         everywhere = sum(map(len, defaults.values())) == max(len(names), 1)
         if everywhere and len(defaults) == 1:

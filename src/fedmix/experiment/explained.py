@@ -74,14 +74,14 @@ SAYS = {
     "engine.name": "`vectorised` trains the clients of a round together, `sequential` one after "
     "the other.",
     "engine.device": "`cpu`, `cuda`, `cuda:1` and so on.",
-    "engine.chunk": "Number of clients that are trained at once. Unset: the engine decides.",
-    "engine.compile": "Compile the step first. Unset: on a GPU, and for long runs on a CPU.",
+    "engine.chunk": "Number of clients that are trained at once; with `none` the engine decides.",
+    "engine.compile": "Compile the step first; with `none`, on a GPU, and for long runs on a CPU.",
     "engine.precision": "How a GPU multiplies while it trains: bf16 is the fastest and "
     "rounds the most. A CPU always uses float32.",
     "engine.processes": "Divide a round's clients among this many processes, which the "
-    "command line starts (`--workers`). Unset: one for each core in long runs on a CPU, else one. "
-    "It is not part of a run's name and may change when a run continues; weights may then differ "
-    "by rounding.",
+    "command line starts (`--workers`); with `none`, one for each core in long runs on a CPU, else "
+    "one. It is not part of a run's name and may change when a run continues; weights may then "
+    "differ by rounding.",
 }
 # For one objective alone, where others have another setting of the same name.
 SAYS |= {
@@ -105,7 +105,9 @@ SECTIONS = {
     "engine": "Where and how clients run. It changes the speed but, except for rounding, not the "
     "result.",
 }
-WORDS = {"int": "integer", "float": "number", "bool": "true, false", "str": "text", "None": "unset"}
+WORDS = {
+    "int": "integer", "float": "number", "bool": "true, false", "str": "text", "None": "`none`",
+}  # fmt: skip
 
 
 class Explanation(NamedTuple):
@@ -115,9 +117,8 @@ class Explanation(NamedTuple):
         path: Dotted path, such as objective.lam.
         of: The name that its section must have, such as fedmix; empty if it has this setting under
             every name, or no name.
-        kind: What it can be, such as "integer or unset".
-        default: The default as one would write it; "required" if there is none, empty if it is
-            unset.
+        kind: What it can be, such as "integer or `none`".
+        default: The default as one would write it, or "required".
         meaning: What it does: one or two sentences.
     """
 
@@ -181,7 +182,7 @@ def _sentences(build: Callable[..., Any] | None) -> Iterator[str]:
 
 
 def _kind(text: str) -> str:
-    """Return a type in words: `he` or `torch`; integer, or unset."""
+    """Return a type in words: `he` or `torch`; integer or `none`."""
     text = re.sub(r"FieldInfo\(.*\)", "", text)
     parts = re.findall(r"'[^']*'|\b(?:int|float|bool|str|None)\b", text)
     words = [
@@ -203,7 +204,7 @@ def _default(value: Any) -> str:
         case "(required)":
             return "required"
         case None:
-            return ""
+            return "none"
         case bool():
             return str(value).lower()
         case tuple():

@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from fedmix.core.nearest import choice, nearest
 from fedmix.experiment.values import section_of
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 LONGEST = 200  # most characters of a wrong value in a message
 
@@ -18,7 +19,7 @@ Listed = Sequence[tuple[str, str, Any, str]]  # every setting, as `spec.settings
 
 
 def sentence(
-    error: ValidationError,
+    error: "ValidationError",
     values: Mapping[str, Any],
     listed: Listed,
     *,
@@ -56,7 +57,7 @@ def _source(path: str, where: str, origin: Mapping[str, str]) -> str:
 
 
 def _mistakes(
-    error: ValidationError, values: Mapping[str, Any], listed: Listed
+    error: "ValidationError", values: Mapping[str, Any], listed: Listed
 ) -> Iterator[tuple[str, str]]:
     """Yield the dotted path of each mistake, or an empty one, and a sentence about it."""
     wrong: dict[str, list[str]] = {}

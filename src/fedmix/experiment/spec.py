@@ -286,7 +286,7 @@ class Experiment(Section):
         """
         self.check_clients()
         engine = self.build_engine()
-        engine.check()  # before data are downloaded
+        engine.check()  # before a download
         federated = self.build_data(root)
         return Federation(
             self.build_module(federated),

@@ -116,7 +116,7 @@ class Results:
     def table(self) -> Table:
         """Return the results in readable units; rounds to the target only if there is a target."""
         targets = [row.target for row in self.rows if row.target is not None]
-        same = len(targets) == len(self.rows) and len(set(targets)) == 1
+        same = self._one_target
         names = ["", "runs", "last", "best", self._last_ten]
         if targets:
             names.append(f"rounds to {self._score_text(targets[0]) if same else 'target'}")
@@ -150,7 +150,8 @@ class Results:
     def marked(self) -> list[list[Marked]]:
         """Return the cells of the table without the labels, with their values and marks.
 
-        The best is the best mean of a score, or the fewest rounds, among groups that are finished.
+        The best is the best mean of a score, or the fewest rounds to a target that all have, among
+        groups that are finished.
         """
         table, found = self.table(), []
         targets = any(row.target is not None for row in self.rows)
@@ -174,11 +175,17 @@ class Results:
     def _is_best(self, row: Row, name: str) -> bool:
         if name not in SPREADS[:4] or _mean(row, name) is None:
             return False
+        if name == "to_target" and not self._one_target:
+            return False
         done = [_mean(other, name) for other in self.rows if other.whole(name)]
         known = [value for value in done if value is not None]
         more = name != "to_target" and HIGHER_IS_BETTER.get(self.score or "", True)
         best = (max if more else min)(known, default=None)
         return len(self.rows) > 1 and row.whole(name) and _mean(row, name) == best
+
+    @property
+    def _one_target(self) -> bool:
+        return len({row.target for row in self.rows}) == 1
 
     @property
     def of_which(self) -> str:

@@ -213,7 +213,7 @@ def _privacy(groups: Sequence[Group]) -> list[tuple[str, str]]:
     said: dict[str, list[Group]] = {}
     for group in groups:
         for sentence in dict.fromkeys(
-            run.privacy or "Not stated yet: a run states it when it ends." for run in group.runs
+            run.privacy or "Not stated: a run states it after its last round." for run in group.runs
         ):
             said.setdefault(sentence, []).append(group)  # seeds may differ
     return [(sentence, among(same)) for sentence, same in said.items()]

@@ -202,7 +202,7 @@ class Progress:
         now = self._now()
         self.board.lines.update(self.task, now=now)
         self.said = [f"round {self.done}/{self.total}", *now]
-        if self.board.is_time():
+        if self.done < self.total and self.board.is_time():  # the last round is told by `leave`
             left = self.board.time_left(self.task)
             self.note("  ".join(filter(None, [*self.said, left])) + self.board.of_all())
 

@@ -45,8 +45,8 @@ def metrics_of(done: Round, federation: Rounds, seconds: float) -> dict[str, Any
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file that this process wrote or cut, and which is therefore valid."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """Return the lines of a file; raise ValueError if one is no JSON, as none of a run that goes on."""
+    return [parse_json(line) for line in path.read_bytes().splitlines()]
 
 
 def cut(path: Path, rounds: int) -> bytes:

@@ -1,6 +1,5 @@
 """metrics.jsonl: one line of JSON for every round."""
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -45,7 +44,7 @@ def metrics_of(done: Round, federation: Rounds, seconds: float) -> dict[str, Any
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file; raise ValueError if one is no JSON, as none of a run that goes on."""
+    """Return the lines of a file; ValueError for one that this process neither wrote nor cut."""
     return [parse_json(line) for line in path.read_bytes().splitlines()]
 
 

@@ -642,6 +642,18 @@ def test_a_mistake_is_said_to_be_of_the_file_or_of_the_command_line(
             "--set seed and --seeds contradict each other",
         ),
         (
+            ["run", "digits", "--set", "rounds=2", "--rounds", "3"],
+            "rounds is given by --set and by an option of its own; leave one of them out",
+        ),
+        (
+            ["run", "digits", "--rounds", "1" + 20 * "0"],
+            "rounds=100000000000000000000 has more than 64 bits; give a smaller number",
+        ),
+        (
+            ["run", "digits", "--rounds", "1", "--seed", "1" + 20 * "0"],
+            "seed=100000000000000000000 has more than 64 bits",
+        ),
+        (
             ["run", "digits", "--set", "objective.mu=inf"],
             "objective.mu=inf should be a finite number",
         ),

@@ -95,6 +95,8 @@ TESTERS: dict[str, tuple[tuple[Any, ...], list[Any]]] = {
     "lists of rows": ((X, Y, ROWS), [1]),
     "pairs by name": (({"a": PARTS[0], "b": PARTS[1]},), ["b"]),
     "two lists": (([x for x, _ in PARTS], [y for _, y in PARTS]), [1]),
+    "numbers of numpy": ((X, Y, ROWS), np.array([1])),
+    "numbers of torch": ((X, Y, ROWS), torch.tensor([1])),
 }
 
 
@@ -154,6 +156,12 @@ REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
         r"there is no client 0 to test on; clients are \[7, 9\]"),
     "a number for a name": ((X, Y, {"a": ROWS[0], "b": ROWS[1]}), {"test_clients": [1]},
         r"there is no client 1 to test on; clients are \['a', 'b'\]"),
+    "a mask to test": ((X, Y, ROWS), {"test_clients": np.array([False, True])},
+        r"there is no client False to test on; clients are \[0, 1\]"),
+    "rows to test": ((X, Y, ROWS), {"test_clients": [[1]]}, r"there is no client \[1\] to test on"),
+    "a flat number to test": ((X, Y, ROWS), {"test_clients": np.array(1)}, "could be a client or"),
+    "a flat number": ((X, Y, np.array(1)), {"test": TEST},
+        "`clients` is of type ndarray; give the owner of each row"),
     "all test": ((X, Y, ROWS), {"test_clients": [0, 1]}, "some clients must test and some must"),
     "none test": ((X, Y, ROWS), {"test_clients": []}, "some clients must test and some"),
     "shared rows": ((X, Y, [[0, 1, 2], [2, 3]]), {"test_clients": [1]},
@@ -309,6 +317,7 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
     "columns of pairs": ([ALL], {"columns": ("x", "y")}, "has no columns, but pairs; leave"),
     "crops": ([Pairs([0], lambda x: x + np.random.default_rng().normal())], {},
         "gives two results for its first sample, as random crops do"),
+    "not a number": ([[([float("nan")], 0)]], {}, "inputs hold NaN or infinity at row 0"),
     "lengths": ([[([1, 2], 0), ([1, 2, 3], 1)]], {},
         r"sample 1 has shape \(3,\), and the first \(2,\); make them alike, as by padding"),
     "no array": ([[([[1], [1, 2]], 0)]], {}, "client 0 holds what is no array"),

@@ -108,6 +108,13 @@ def test_a_folder_from_before_is_found_and_not_run_again(tmp_path: Path) -> None
     assert Run.open(old).experiment == tiny()
 
 
+def test_a_folder_that_cannot_be_read_is_in_nobodys_way(tmp_path: Path) -> None:
+    broken = tmp_path / f"{tiny().id.rpartition('-')[0]}-0123456789"
+    broken.mkdir()
+    (broken / "experiment.toml").write_text("rounds = ")
+    assert folder_of(tiny(), tmp_path) == tmp_path / tiny().id
+
+
 def test_a_folder_from_before_goes_on(tmp_path: Path) -> None:
     run = Run(tiny(), tmp_path / "run")
     run.execute()

@@ -336,6 +336,10 @@ REFUSED: list[tuple[str, nn.Module]] = [
         r"layer '0' \(LazyLinear\) has no weights yet; call the module once",
         nn.Sequential(nn.LazyLinear(3)),
     ),
+    (
+        r"it \(Linear\) has no values, since it is on the device 'meta'; make .* on the CPU",
+        nn.Linear(4, 3, device="meta"),
+    ),
     (r"keeps weights in 'held', .*; make it an nn.ModuleList", Listed([nn.Linear(4, 4)])),
     (r"keeps weights in '0.held'", nn.Sequential(Listed({"a": nn.Linear(4, 4)}))),
     (r"keeps weights in 'held'", Listed((1, nn.Parameter(torch.zeros(2))))),

@@ -151,6 +151,12 @@ def test_another_federation_is_refused(
     assert {path.name: path.read_bytes() for path in whole[0].iterdir()} == before
 
 
+def test_a_seed_that_no_file_can_hold_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="seed=1180591620717411303424 has more than 64 bits"):
+        record(federation(seed=2**70, net=small()), tmp_path / "run", 1, quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_cannot_be_recorded(
     tmp_path: Path, whole: tuple[Path, Federation, dict[str, Any]]
 ) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from fedmix.cli.app import app
 from fedmix.core.errors import BadInput
 from fedmix.experiment.presets import experiment
 from fedmix.experiment.spec import Experiment
@@ -180,3 +182,24 @@ def test_damaged_metrics_are_named_by_run(tmp_path: Path, columns: Any, said: st
 def test_other_files_are_no_stores(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"run": "a"}\n')
     assert store.packed_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", ["", '{"mine": 1}\n', '{"fedmix": "runs", "version": 2}\n'])
+def test_a_file_that_is_no_store_is_kept(tmp_path: Path, content: str) -> None:
+    folder = run_folder(tmp_path / "one", spec(rounds=2))
+    mine = tmp_path / "digits.jsonl"
+    mine.write_text(content)
+    with pytest.raises(BadInput, match=r"digits\.jsonl is there and holds no packed runs; choose"):
+        store.pack([folder], tmp_path)
+    assert mine.read_text() == content
+
+
+@pytest.mark.parametrize("score", ['"high"', "1" + 30 * "0"])
+def test_what_could_not_be_read_again_is_not_packed(tmp_path: Path, score: str) -> None:
+    folder = run_folder(tmp_path / "one", spec(rounds=2))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    broken = json.dumps(json.loads(lines[0]) | {"accuracy": "?"}).replace('"?"', score)
+    (folder / "metrics.jsonl").write_text(f"{broken}\n{lines[1]}\n")
+    said = CliRunner().invoke(app, ["pack", str(folder), "-o", str(tmp_path / "store")])
+    assert isinstance(said.exception, BadInput)
+    assert not (tmp_path / "store").exists()

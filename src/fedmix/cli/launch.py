@@ -4,6 +4,7 @@ PyTorch's own launcher starts them. Each is given the command line; the first ru
 others train with it when it asks them to.
 """
 
+import errno
 import logging
 import os
 import signal
@@ -28,6 +29,7 @@ from fedmix.training.engines.threads import OURS
 QUIET = "FEDMIX_WORKERS"  # set where `launch` says what became of a process
 BUSY_SECONDS = 900  # for PyTorch's launcher to hear itself; it has a minute by default
 CRASH_SECONDS = 1.0  # who was lost is noticed before those who miss it
+TOO_MANY = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 LEFT = "the same command goes on where it was"
 
 
@@ -63,6 +65,10 @@ def launch(workers: int, restarts: int, arguments: list[str]) -> int:
         workers: The number of processes.
         restarts: How often to start again if one is killed or stops to answer.
         arguments: The command line.
+
+    Raises:
+        BadInput: This machine cannot start so many processes.
+        Interrupted: It was asked to stop.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -99,6 +105,12 @@ def launch(workers: int, restarts: int, arguments: list[str]) -> int:
             code = failure.exitcode
         except SignalException:
             raise Interrupted("stopped") from None
+        except OSError as error:
+            if error.errno not in TOO_MANY:
+                raise
+            raise BadInput(
+                f"{workers} processes cannot be started here ({error.strerror}); ask for fewer"
+            ) from error
         how = (
             f"process {rank} of {workers} was killed by {failure.signal_name()}"
             if code < 0

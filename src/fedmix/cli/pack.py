@@ -21,16 +21,19 @@ def pack(
     settings, machine, command, scores of tested rounds and what clients hold.
     Weights and pictures are left out.
     """
-    from fedmix.report.load import find_runs
+    from fedmix.report.load import find_runs, load
     from fedmix.runs import store
     from fedmix.runs.progress import console
 
-    files, left_out = store.pack(find_runs(folders), output)
+    runs = find_runs(folders)
+    for run in runs:
+        load(run)  # what cannot be reported is not packed
+    files, left_out = store.pack(runs, output)
     for folder in left_out:
         console().print(f"left out, since it is not done: {folder}", soft_wrap=True)
-    runs = len(store.packed_in(output))
+    count = len(store.packed_in(output))
     console().print(
-        f"{output} holds {runs} run{'s' if runs > 1 else ''} in "
+        f"{output} holds {count} run{'s' if count > 1 else ''} in "
         f"{len(files)} file{'s' if len(files) > 1 else ''}",
         soft_wrap=True,
     )

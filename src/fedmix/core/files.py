@@ -108,13 +108,19 @@ def _plain(value: Any) -> Any:
     raise ValueError("nested too deeply")
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every value of nested tables as text, with its dotted path."""
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value of nested tables, with its dotted path."""
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{printable(key)}.")
+            yield from leaves(value, f"{prefix}{printable(key)}.")
         else:
-            yield f"{prefix}{printable(key)}", printable(value)
+            yield f"{prefix}{printable(key)}", value
+
+
+def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield every value of nested tables as text, with its dotted path."""
+    for path, value in leaves(values):
+        yield path, printable(value)
 
 
 def printable(value: object) -> str:

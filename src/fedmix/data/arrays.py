@@ -1,6 +1,6 @@
 """Federated data from arrays of your own, in the forms in which people have samples by client."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -175,9 +175,7 @@ def _rows_by_client(name: str, clients: Any, count: int) -> tuple[Ragged, list[I
         return clients, list(range(len(clients)))
     if isinstance(clients, Mapping):
         return Ragged.of(clients.values()), list(clients)
-    if isinstance(clients, str) or not (
-        hasattr(clients, "__array__") or isinstance(clients, Iterable)
-    ):
+    if not _can_be_listed(clients):
         raise BadInput(
             f"{name}: `clients` is {described(clients)}; give the owner of each row, or the row "
             "numbers of each client"
@@ -185,8 +183,7 @@ def _rows_by_client(name: str, clients: Any, count: int) -> tuple[Ragged, list[I
     given = clients if hasattr(clients, "__array__") else list(clients)
     flat = [isinstance(own, str | bytes) or not _is_several(own) for own in given]
     if all(flat) and flat:
-        owners = [own.item() if hasattr(own, "item") else own for own in given]
-        return _by_owner(name, owners, count)
+        return _by_owner(name, [_plain(own) for own in given], count)
     if any(flat):
         raise BadInput(
             f"{name}: `clients` holds both single values and lists; give the owner of each row, or "
@@ -198,6 +195,17 @@ def _rows_by_client(name: str, clients: Any, count: int) -> tuple[Ragged, list[I
             "rows of each client; give owners as a flat array, or rows as lists"
         )
     return Ragged.of(given), list(range(len(given)))
+
+
+def _can_be_listed(given: Any) -> bool:
+    """Whether it is a list or an array of something, and neither a text nor a single number."""
+    several = hasattr(given, "__array__") or isinstance(given, Iterable)
+    return several and not isinstance(given, str) and getattr(given, "ndim", 1) > 0
+
+
+def _plain(own: Any) -> Any:
+    """The integer or text that a number or text of numpy or torch is."""
+    return own.item() if getattr(own, "ndim", None) == 0 else own
 
 
 def _is_several(own: Any) -> bool:
@@ -230,18 +238,21 @@ def _without(
     name: str, rows: Ragged, ids: Sequence[Id], test_clients: Any
 ) -> tuple[Ragged, Array, list[Id]]:
     """The rows of those that train, the rows to test on, and what those that train are called."""
-    if isinstance(test_clients, str) or not isinstance(test_clients, Iterable):
+    if not _can_be_listed(test_clients):
         raise BadInput(
             f"{name}: test_clients={shown(test_clients)} could be a client or how many; give a "
             "list of clients, such as "
             f"{list(ids[-1:])}"
         )
-    wanted, places = list(test_clients), {own: k for k, own in enumerate(ids)}
-    if unknown := [own for own in wanted if own not in places]:
-        raise BadInput(
-            f"{name}: there is no client {unknown[0]!r} to test on; clients are {shown(list(ids))}"
-        )
-    testing = {places[own] for own in wanted}
+    # with types, since a True of a mask equals 1
+    places = {(type(own), own): k for k, own in enumerate(map(_plain, ids))}
+    testing = set[int]()
+    for own in map(_plain, test_clients):
+        if not isinstance(own, Hashable) or (type(own), own) not in places:
+            raise BadInput(
+                f"{name}: there is no client {own!r} to test on; clients are {shown(list(ids))}"
+            )
+        testing.add(places[type(own), own])
     others = [k for k in range(len(ids)) if k not in testing]
     if not testing or not others:
         raise BadInput(f"{name}: some clients must test and some must train; change `test_clients`")

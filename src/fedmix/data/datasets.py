@@ -97,7 +97,10 @@ def _read(where: str, dataset: Any, columns: tuple[str, str] | None) -> tuple[Ar
     if not len(dataset):
         raise BadInput(f"{where} has no samples; leave it out")
     once, again = (_pair(where, dataset, 0, columns) for _ in range(2))
-    if not all(np.array_equal(a, b) for a, b in zip(once, again, strict=True)):
+    if not all(
+        np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for a, b in zip(once, again, strict=True)
+    ):
         raise BadInput(
             f"{where} gives two results for its first sample, as random crops do, and samples are "
             "read once; leave random changes out"

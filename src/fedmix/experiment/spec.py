@@ -42,7 +42,7 @@ from fedmix.experiment.sections import (
     fields_of,
     type_name,
 )
-from fedmix.experiment.values import algorithm_of, changed, read_values, takes, toml
+from fedmix.experiment.values import algorithm_of, changed, read_values, refuse_huge, takes, toml
 from fedmix.models import initialised
 from fedmix.objectives import Hidden, Objective, Proximal
 from fedmix.server_steps import ServerStep
@@ -110,6 +110,7 @@ class Experiment(Section):
             BadInput: Some values are wrong. The message has each one's dotted path and value, and
                 the nearest right key.
         """
+        refuse_huge(values)
         try:
             experiment = Experiment.model_validate(values)
         except ValidationError as error:

@@ -57,6 +57,10 @@ def experiments(
         "engine.processes": processes,
     }
     chosen = {k: v for k, v in fixed.items() if v is not None}
+    if both := chosen.keys() & set(keys):
+        raise BadInput(
+            f"{both.pop()} is given by --set and by an option of its own; leave one of them out"
+        )
     where = what if what.endswith(".toml") else f"preset {what}"
     origin = dict.fromkeys(chosen, "command line") | dict.fromkeys(keys, "--set")
     grid = [parse_setting(s) for s in settings]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedmix.core.errors import BadInput
-from fedmix.core.files import printable, read_toml
+from fedmix.core.files import leaves, printable, read_toml
 from fedmix.core.registry import ALGORITHMS
+from fedmix.core.validation import shown
 from fedmix.experiment.sections import NAMED
 
 LARGEST = 1 << 20  # largest size of an experiment file, in bytes
@@ -104,9 +105,21 @@ def old_identity(values: Mapping[str, Any]) -> str:
     return f"{name}-{algorithm_of(values)}-s{seed}-{digest.hexdigest()[:10]}"
 
 
+def refuse_huge(values: Mapping[str, Any]) -> None:
+    """Raise BadInput for an integer that could be written to a file, but not read again."""
+    for path, value in leaves(values):
+        if isinstance(value, int) and value.bit_length() > 64:
+            raise BadInput(f"{path}={shown(value)} has more than 64 bits; give a smaller number")
+
+
 def toml(values: Mapping[str, Any]) -> str:
-    """Format nested values as TOML; those that are in no section come first."""
+    """Format nested values as TOML; those that are in no section come first.
+
+    Raises:
+        BadInput: A number is larger than what `read_values` takes.
+    """
     import tomli_w
 
+    refuse_huge(values)
     flat = {k: v for k, v in values.items() if not isinstance(v, dict)}
     return tomli_w.dumps(flat | {k: v for k, v in values.items() if isinstance(v, dict)})

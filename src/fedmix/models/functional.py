@@ -246,6 +246,8 @@ def _objections(part: nn.Module) -> Iterator[str]:
         if p is not None and not p.is_floating_point():
             kind = str(p.dtype).removeprefix("torch.")
             yield f"has {kind} parameters, which cannot be averaged; hold them as floats or buffers"
+        if p is not None and p.is_meta:
+            yield "has no values, since it is on the device 'meta'; make the module on the CPU"
 
 
 def _unregistered(module: nn.Module) -> Iterator[str]:

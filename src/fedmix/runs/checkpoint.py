@@ -31,7 +31,7 @@ class Checkpoint:
         Raises:
             BadInput: A file is damaged.
         """
-        if not (self.folder / FILE).is_file():
+        if not (self.folder / FILE).exists():
             return None
         state, about = self._read(FILE)
         self._means = about.get("means")

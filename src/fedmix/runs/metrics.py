@@ -1,6 +1,5 @@
 """metrics.jsonl: one line of JSON for every round."""
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -45,8 +44,8 @@ def metrics_of(done: Round, federation: Rounds, seconds: float) -> dict[str, Any
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file that this process wrote or cut, and which is therefore valid."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """Return the lines of a file; ValueError for one that this process neither wrote nor cut."""
+    return [parse_json(line) for line in path.read_bytes().splitlines()]
 
 
 def cut(path: Path, rounds: int) -> bytes:

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -395,13 +396,15 @@ class Run(RunFolder):
 def folder_of(experiment: Experiment, out: Path, suffix: str = "") -> Path:
     """Return the folder of an experiment's run: `out / experiment.id`, with a suffix.
 
-    A run begun when ids were a hash of all settings stays in its old folder.
+    A run begun when ids were a hash of all settings stays in its old folder. A folder that cannot
+    be read is another run's.
     """
     folder, what = out / f"{experiment.id}{suffix}", experiment.id.rpartition("-")[0]
     if not folder.exists():
         for old in sorted(out.glob(f"{what}-{'[0-9a-f]' * 10}{suffix}/experiment.toml")):
-            if Experiment.load(old).id == experiment.id:
-                return old.parent
+            with suppress(BadInput):
+                if Experiment.load(old).id == experiment.id:
+                    return old.parent
     return folder
 
 

@@ -76,7 +76,7 @@ def packed_in(folder: Path) -> list[Packed]:
     files = [folder] if folder.suffix == ".jsonl" else sorted(folder.glob("*.jsonl"))
     found: dict[str, Packed] = {}
     for path in files:
-        if path.is_file():
+        if _is_store(path):
             said = path.stat()
             for run in _runs_of(path, (said.st_mtime_ns, said.st_size)):
                 found.setdefault(run.name, run)
@@ -103,7 +103,8 @@ def pack(runs: Sequence[Path | Packed], out: Path) -> tuple[list[Path], list[Pat
         The files of the store, and the folders that were left out because their runs are not done.
 
     Raises:
-        BadInput: A run is damaged, none is done, or the store cannot be written.
+        BadInput: A run is damaged, none is done, a file of its name is no store, or the store
+            cannot be written.
     """
     found = {
         run: dict(run.content) if isinstance(run, Packed) else _content(run)
@@ -112,20 +113,24 @@ def pack(runs: Sequence[Path | Packed], out: Path) -> tuple[list[Path], list[Pat
     contents = {content["run"]: content for content in found.values() if content}
     if not contents:
         raise BadInput("none of these runs is done; go on with 'fedmix resume FOLDER'")
-    written: list[Path] = []
-    with writing(out):
+    files = {
+        out / f"{data}{f'-{number}' if number > 1 else ''}.jsonl": "".join(lines).encode()
         for data, some in groupby(
             sorted(contents.values(), key=lambda run: (_data(run), run["run"])), key=_data
-        ):
-            for number, lines in enumerate(_files(list(some)), 1):
-                path = out / f"{data}{f'-{number}' if number > 1 else ''}.jsonl"
-                write_whole(path, "".join(lines).encode())
-                written.append(path)
+        )
+        for number, lines in enumerate(_files(list(some)), 1)
+    }
+    for path in files:
+        if path.exists() and not _is_store(path):
+            raise BadInput(f"{path} is there and holds no packed runs; choose another folder")
+    with writing(out):
+        for path, text in files.items():
+            write_whole(path, text)
         for path in out.glob("*.jsonl"):
-            if path not in written and _is_store(path):
+            if path not in files and _is_store(path):
                 path.unlink()
     left_out = [run for run, content in found.items() if not content and isinstance(run, Path)]
-    return written, left_out
+    return list(files), left_out
 
 
 def _data(content: Mapping[str, Any]) -> str:
@@ -203,6 +208,8 @@ def _rounded(name: str, value: Any) -> Any:
 
 
 def _is_store(path: Path) -> bool:
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
         return file.readline(100).strip() == json.dumps(HEADER).encode()
 
@@ -210,8 +217,6 @@ def _is_store(path: Path) -> bool:
 @lru_cache(maxsize=64)
 def _runs_of(path: Path, _version: tuple[int, int]) -> tuple[Packed, ...]:
     """Return the runs in a file; time of change and size tell its versions apart in the cache."""
-    if not _is_store(path):
-        return ()
     advice = "restore it, or leave it out"
     lines = read_within(path, LARGEST, advice, links=False).split(b"\n")
     runs: dict[str, Packed] = {}

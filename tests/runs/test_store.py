@@ -152,6 +152,9 @@ def test_a_damaged_folder_is_named(tmp_path: Path, name: str, content: str) -> N
         '{"run": 3, "experiment": {}, "summary": {}}',
         '{"run": "a", "experiment": {}}',
         '{"run": "a", "experiment": {}, "summary": {}, "clients": "unknown"}',
+        '{"run": "a", "experiment": {}, "summary": {}, "clients": [3]}',
+        '{"run": "a", "experiment": {}, "summary": {}, "environment": "here"}',
+        '{"run": "a", "experiment": {}, "summary": [], "failure": {}}',
     ],
 )
 def test_damage_is_named_by_file_and_line(tmp_path: Path, line: str) -> None:

@@ -1,6 +1,6 @@
 """Federated data from arrays of your own, in the forms in which people have samples by client."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -175,9 +175,8 @@ def _rows_by_client(name: str, clients: Any, count: int) -> tuple[Ragged, list[I
         return clients, list(range(len(clients)))
     if isinstance(clients, Mapping):
         return Ragged.of(clients.values()), list(clients)
-    if isinstance(clients, str) or not (
-        hasattr(clients, "__array__") or isinstance(clients, Iterable)
-    ):
+    several = np.ndim(clients) if hasattr(clients, "__array__") else isinstance(clients, Iterable)
+    if isinstance(clients, str) or not several:
         raise BadInput(
             f"{name}: `clients` is {described(clients)}; give the owner of each row, or the row "
             "numbers of each client"
@@ -237,7 +236,7 @@ def _without(
             f"{list(ids[-1:])}"
         )
     wanted, places = list(test_clients), {own: k for k, own in enumerate(ids)}
-    if unknown := [own for own in wanted if own not in places]:
+    if unknown := [own for own in wanted if not isinstance(own, Hashable) or own not in places]:
         raise BadInput(
             f"{name}: there is no client {unknown[0]!r} to test on; clients are {shown(list(ids))}"
         )

@@ -50,7 +50,7 @@ def client_steps(experiment: Experiment) -> float:
     training = experiment.training
     samples = SAMPLES[experiment.data.name](experiment.data) / experiment.data.clients
     steps = training.epochs * -(-samples // training.batch_size)
-    return float(experiment.rounds * training.clients_per_round * steps)
+    return float(experiment.rounds * experiment.per_round * steps)
 
 
 def seconds(

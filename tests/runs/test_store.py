@@ -30,6 +30,13 @@ def test_results_of_a_store_are_those_of_its_folders(tmp_path: Path) -> None:
         assert found == there
 
 
+def test_a_store_beside_its_folders_counts_no_run_twice(tmp_path: Path) -> None:
+    folders = find_runs([study(tmp_path)])
+    packed(tmp_path, tmp_path)
+    assert (tmp_path / "digits.jsonl").is_file()
+    assert find_runs([tmp_path]) == folders
+
+
 def test_metrics_of_tested_rounds_and_the_last_are_kept(tmp_path: Path) -> None:
     settings = spec(rounds=7) | {"evaluate_every": 3}
     folder = run_folder(tmp_path / "runs/one", settings)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedmix.bench.cases import WORKLOADS, Size, federation, random_data
-from fedmix.bench.measure import wait
+from fedmix.bench.machine import wait
 from fedmix.data.shakespeare import GAP
 from fedmix.experiment.presets import PRESETS, experiment
 from fedmix.experiment.sections import ModelSpec

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedmix import BadInput
-from fedmix.bench import cases, measure
+from fedmix.bench import cases, measure, products
 from fedmix.bench.cases import VARIANTS, WORKLOADS, Size, federation
 from fedmix.bench.measure import Bench, Clocked, Trial
 from fedmix.experiment.presets import PRESETS
@@ -201,11 +201,11 @@ def test_the_share_of_what_the_cores_can_multiply(monkeypatch: pytest.MonkeyPatc
     """
     layers = (9_216, 294_912, 32_768, 640)
     by_hand = 2 * 4 * 3 * (3 * sum(layers) - layers[0])
-    assert measure.operations(WORKLOADS["digits"], "fedavg", TINY) == by_hand
-    assert measure.multiplying(torch.device("cpu"), "tf32") > 1e9
-    ticks = iter([0, 1, 2, 2.5] * measure.PRODUCTS)  # one second and a half, in turns
-    monkeypatch.setattr("fedmix.bench.measure.time.perf_counter", lambda: next(ticks))
-    assert measure.multiplying(torch.device("cpu"), "tf32") == 2 * 1024**3 / 0.5
+    assert products.operations(WORKLOADS["digits"], "fedavg", TINY) == by_hand
+    assert products.multiplying(torch.device("cpu"), "tf32") > 1e9
+    ticks = iter([0, 1, 2, 2.5] * products.PRODUCTS)  # one second and a half, in turns
+    monkeypatch.setattr("fedmix.bench.products.time.perf_counter", lambda: next(ticks))
+    assert products.multiplying(torch.device("cpu"), "tf32") == 2 * 1024**3 / 0.5
 
 
 def test_threads_are_put_back() -> None:

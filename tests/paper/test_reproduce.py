@@ -521,3 +521,5 @@ def test_steps_of_ragged_clients_are_counted_by_their_mean() -> None:
     [spec] = TABLES["shakespeare"].select("fedavg", None).experiments()
     assert isinstance(spec, Experiment)
     assert estimate.client_steps(spec) == 50 * 60 * 2 * 300
+    half = spec.with_settings({"training.clients_per_round": 0.5, "data.clients": 80})
+    assert estimate.client_steps(half) == 50 * 40 * 2 * 300

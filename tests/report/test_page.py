@@ -286,6 +286,27 @@ def test_differences_are_by_seed_and_tested(tmp_path: Path) -> None:
         report(tmp_path, tmp_path / "a.html", baseline="fedmx")
 
 
+def test_a_baseline_without_common_seeds_gives_way(tmp_path: Path) -> None:
+    """FedAvg has seed 9 alone: the others are compared with the first that can be."""
+    run_folder(tmp_path / "runs/a", spec("fedavg", 9, 2))
+    for algorithm in ("fedmix", "naivemix"):
+        run_folder(tmp_path / f"runs/{algorithm}", spec(algorithm, 0, 2))
+    page = report(tmp_path / "runs", tmp_path / "a.html")
+    assert set(page.facts["against"]["data-1"]) == {"1", "2"}
+    assert 'Difference: from <b class="with">fedmix</b>' in (tmp_path / "a.html").read_text()
+
+
+def test_many_runs_without_a_test_are_drawn_in_part(tmp_path: Path) -> None:
+    """Nine settings, none tested yet: the training losses of the first eight are drawn."""
+    for i in range(9):
+        settings = spec(rounds=5, training={"epochs": i + 1})
+        folder = run_folder(tmp_path / f"runs/{i}", settings, done=1)
+        (folder / "metrics.jsonl").write_text('{"round": 1, "local_loss": 2.0}\n')
+    report(tmp_path / "runs", tmp_path / "a.html")
+    [shown] = re.findall(r"series:not\((.*?)\) \{", (tmp_path / "a.html").read_text())
+    assert shown == ", ".join(f".k{i}" for i in range(8))
+
+
 def test_scores_by_clients_samples(tmp_path: Path) -> None:
     """Twelve clients in ten parts: the two smallest, the next two, then one each; a client without
     a score leaves a gap.

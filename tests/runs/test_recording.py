@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,7 @@ from fedmix.cli.app import app
 from fedmix.core.types import Batch, Params
 from fedmix.models import Model, initialised
 from fedmix.objectives import batch_mean
+from fedmix.objectives.base import as_objective
 from fedmix.report import load_runs
 from fedmix.report.groups import grouped
 from fedmix.runs.progress import Progress
@@ -332,3 +334,19 @@ def test_another_change_of_the_data_is_refused(
             rounds=3,
             quiet=True,
         )
+
+
+def scaled(factor: float) -> Objective:
+    """An objective that is a plain function, which carries its factor with it."""
+    return as_objective(lambda *given: factor * Supervised()(*given))
+
+
+@pytest.mark.parametrize("made", [scaled, lambda factor: Supervised() + scaled(factor)])
+def test_another_function_as_the_objective_is_refused(
+    made: Callable[[float], Objective], tmp_path: Path
+) -> None:
+    """Its name, the same for all that are made so, would let another train on."""
+    for rounds in (1, 2):  # the same one, made again, goes on
+        record(federation(objective=made(2.0)), tmp_path, rounds, quiet=True)
+    with pytest.raises(BadInput, match=r"\(recorded.functions is \w+ there and \w+ here"):
+        record(federation(objective=made(3.0)), tmp_path, 3, quiet=True)

@@ -32,6 +32,13 @@ def test_results_of_a_store_are_those_of_its_folders(tmp_path: Path) -> None:
         assert found == there
 
 
+def test_a_store_beside_its_folders_counts_no_run_twice(tmp_path: Path) -> None:
+    folders = find_runs([study(tmp_path)])
+    packed(tmp_path, tmp_path)
+    assert (tmp_path / "digits.jsonl").is_file()
+    assert find_runs([tmp_path]) == folders
+
+
 def test_metrics_of_tested_rounds_and_the_last_are_kept(tmp_path: Path) -> None:
     settings = spec(rounds=7) | {"evaluate_every": 3}
     folder = run_folder(tmp_path / "runs/one", settings)
@@ -154,6 +161,9 @@ def test_a_damaged_folder_is_named(tmp_path: Path, name: str, content: str) -> N
         '{"run": 3, "experiment": {}, "summary": {}}',
         '{"run": "a", "experiment": {}}',
         '{"run": "a", "experiment": {}, "summary": {}, "clients": "unknown"}',
+        '{"run": "a", "experiment": {}, "summary": {}, "clients": [3]}',
+        '{"run": "a", "experiment": {}, "summary": {}, "environment": "here"}',
+        '{"run": "a", "experiment": {}, "summary": [], "failure": {}}',
     ],
 )
 def test_damage_is_named_by_file_and_line(tmp_path: Path, line: str) -> None:

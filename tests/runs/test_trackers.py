@@ -30,8 +30,13 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     @contextmanager
     def listed(folder: Path, settings: Mapping[str, str]) -> Iterator[Listener]:
         HEARD[:] = [folder.name, settings]
-        yield HEARD.append
-        HEARD.append("closed")
+        try:
+            yield HEARD.append
+        except Exception as error:
+            HEARD.append(f"ended by {type(error).__name__}")
+            raise
+        finally:
+            HEARD.append("closed")
 
     @contextmanager
     def broken(folder: Path, settings: Mapping[str, str]) -> Iterator[Listener]:
@@ -49,10 +54,10 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return HEARD
 
 
-def federation() -> Federation:
+def federation(**more: Any) -> Federation:
     return Federation(
         initialised(models.digits_cnn, 0), data.digits(clients=6), FedMix(lam=0.1),
-        Training(clients_per_round=2, batch_size=100),
+        Training(clients_per_round=2, batch_size=100), **more,
     )  # fmt: skip
 
 
@@ -71,12 +76,19 @@ def test_a_tracker_that_fails_loses_no_run(heard: list[Any], tmp_path: Path) -> 
     assert lines == [json.loads(line) for line in saved]
 
 
+def test_a_tracker_hears_what_ends_a_run(heard: list[Any], tmp_path: Path) -> None:
+    def give_up(*_: object) -> None:
+        raise ZeroDivisionError
+
+    run = federation(callbacks=[give_up])
+    with pytest.raises(ZeroDivisionError):
+        record(run, tmp_path / "a", 3, track="listed", quiet=True)
+    assert heard[2:] == ["ended by ZeroDivisionError", "closed"]
+
+
 def test_a_callback_tells_them_too(heard: list[Any], tmp_path: Path) -> None:
     with track("listed", tmp_path / "mine", {"note": "first"}) as callback:
-        *_, last = Federation(
-            initialised(models.digits_cnn, 0), data.digits(clients=6), FedMix(lam=0.1),
-            Training(clients_per_round=2, batch_size=100), callbacks=[callback],
-        ).run(2)  # fmt: skip
+        *_, last = federation(callbacks=[callback]).run(2)
     assert last.metrics is not None
     name, settings, first, second, end = heard
     assert (name, settings, end) == ("mine", {"note": "first"}, "closed")
@@ -103,9 +115,10 @@ def test_unknown_and_missing_trackers_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-def run(folder: Path, tracker: str, rounds: int, env: dict[str, str]) -> Path:
+def run(folder: Path, tracker: str, rounds: int, env: dict[str, str], rate: str = "0.01") -> Path:
     """A run on the command line in a process of its own, since these libraries warn at import."""
     command = ["run", "digits", "--rounds", rounds, "--set", "data.local_share=0.2", "--quiet"]
+    command += f"--set training.lr={rate}".split()
     if list(folder.glob("runs/*")):
         command = ["resume", folder / "runs", "--rounds", rounds, "--quiet"]
     else:
@@ -114,7 +127,7 @@ def run(folder: Path, tracker: str, rounds: int, env: dict[str, str]) -> Path:
         [sys.executable, "-m", "fedmix", *map(str, command), "--track", tracker],
         env=os.environ | env, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == (rate != "0.01"), done.stderr
     assert "is told nothing more" not in done.stderr
     [made] = (folder / "runs").iterdir()
     return made
@@ -134,6 +147,16 @@ def test_mlflow_has_every_round_of_a_run_that_went_on(tmp_path: Path) -> None:
         rate = base.execute("select value from params where key = 'training.lr'")
         assert rate.fetchall() == [("0.01",)]
         assert base.execute("select name from experiments where name = 'fedmix'").fetchall()
+
+
+@pytest.mark.skipif(not find_spec("mlflow"), reason="mlflow is not installed")
+def test_mlflow_knows_a_run_that_failed(tmp_path: Path) -> None:
+    """The rate is right for the first round, and far too large after it."""
+    base = tmp_path / "mlflow.db"
+    settings = {"MLFLOW_TRACKING_URI": f"sqlite:///{base}"}
+    run(tmp_path, "mlflow", 3, settings, rate="1e-6 --set training.lr_decay=1e12")
+    with sqlite3.connect(base) as found:
+        assert found.execute("select status from runs").fetchall() == [("FAILED",)]
 
 
 @pytest.mark.skipif(not find_spec("wandb"), reason="wandb is not installed")

@@ -1,4 +1,4 @@
-"""The machine and the versions that were measured.
+"""The machine and the versions that were measured, and when a device is done.
 
 Paths and host names are left out, since results are meant to be published.
 """
@@ -39,3 +39,9 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def wait(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

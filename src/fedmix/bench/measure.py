@@ -18,17 +18,15 @@ from itertools import count as counting
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 from torch import _inductor as inductor
-from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
-from fedmix.bench.cases import DEFAULT, WORKLOADS, Size, Workload, chosen, federation, settings
+from fedmix.bench.cases import DEFAULT, WORKLOADS, Size, Workload, chosen, federation
+from fedmix.bench.machine import wait
+from fedmix.bench.products import multiplying, operations
 from fedmix.bench.results import Record, with_speedups
 from fedmix.core.devices import cores, device_named
 from fedmix.core.errors import BadInput, FedmixWarning, first_line
 from fedmix.core.ranks import ALONE, are_launched, launched, training_with
-from fedmix.kernels.precision import Precision, arithmetic
 from fedmix.training.aggregation import Updates
 from fedmix.training.batches import Resident
 from fedmix.training.engines import Runner, Work
@@ -42,7 +40,6 @@ RANKS = "processes"  # the variant that is trained by all processes of a launch
 Case = tuple[Workload, str, str, Size, str]
 _numbers = counting()
 _cases: dict[int, Federation] = {}  # those that this process trains with the first, by number
-SIDE, PRODUCTS = 1024, 8  # of the matrices that are multiplied beside, and how often
 CLEARLY = 1.1  # clearly slower: so many times as long
 Listener = Callable[[str], None]
 
@@ -92,12 +89,6 @@ def _steps_and_padding(engine: Runner, work: Work) -> tuple[float, float | None]
     return statistics.mean(steps), 1 - sum(int(mask.sum()) for mask in masks) / (
         slots * length(stays) * masks[0].shape[1]
     )
-
-
-def wait(device: torch.device) -> None:
-    """Wait until the device has finished its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 class Trial:
@@ -245,44 +236,6 @@ def _compiling_anew() -> Iterator[None]:
 
 def _allocated(device: str | torch.device) -> int:
     return torch.cuda.memory_allocated(device) if torch.device(device).type == "cuda" else 0
-
-
-def operations(workload: Workload, algorithm: str, size: Size) -> float:
-    """Count the operations of a step of all clients in matrix products and convolutions.
-
-    They are those of the reference engine with a batch of each client; two for each product.
-    """
-    _, training, _ = settings(workload, algorithm, size, "cpu")
-    one = size._replace(clients=1, steps=1, ragged=False, precision="tf32")
-    built = federation(workload, algorithm, "sequential", one, "cpu")
-    with FlopCounterMode(display=False) as counted:
-        built._train_round()
-    return float(counted.get_total_flops()) * training.per_round(1)
-
-
-def multiplying(device: torch.device, precision: Precision) -> float:
-    """Return the operations in a second of a product of two matrices of 1,024 x 1,024.
-
-    The fastest of some, on all cores. On a CPU PyTorch has two libraries for products, one of which
-    may be far from what the machine can do; the other is reached by a convolution of 1x1.
-    """
-    threads = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(cores())
-    kind = torch.bfloat16 if precision == "bf16" and device.type == "cuda" else torch.float32
-    factor, best = torch.ones(SIDE, SIDE, device=device, dtype=kind), math.inf
-    ways: list[Callable[[], Tensor]] = [lambda: factor @ factor]
-    if device.type == "cpu":
-        ways.append(lambda: F.conv2d(factor.view(1, SIDE, -1, 32), factor[..., None, None]))
-    with torch.no_grad(), arithmetic(precision):
-        for way in PRODUCTS * ways:
-            wait(device)
-            started = time.perf_counter()
-            way()
-            wait(device)
-            best = min(best, time.perf_counter() - started)
-    torch.set_num_threads(threads)
-    return float(2 * SIDE**3 / best)
 
 
 def thread_counts(available: int) -> list[int]:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from fedmix import models
-from fedmix.bench.measure import wait
+from fedmix.bench.machine import wait
 from fedmix.core.errors import BadInput
 from fedmix.core.rng import stream
 from fedmix.core.signals import heard

@@ -1,6 +1,7 @@
 """`fedmix privacy` with DP-FedAvg: one ε for all that leaves clients, before anything runs."""
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +14,7 @@ from fedmix.core.validation import whole
 if TYPE_CHECKING:
     from fedmix.exchange import Exchange
     from fedmix.experiment.spec import Experiment
-    from fedmix.privacy.whole import Whole
+    from fedmix.privacy.whole import NoisySums, Whole
 
 
 def tell(
@@ -48,9 +49,9 @@ def tell(
     Raises:
         BadInput: No noise is given, or the options contradict each other.
     """
-    from fedmix.privacy.accounting import guarantee, nonnegative, upwards
+    from fedmix.privacy.accounting import guarantee, nonnegative
     from fedmix.privacy.of_run import sent_besides
-    from fedmix.privacy.whole import NoisySums, Whole, least_multiplier, said, together
+    from fedmix.privacy.whole import NoisySums, Whole, least_multiplier, together
     from fedmix.runs.progress import console
 
     if epsilon is not None and noise_multiplier is not None:
@@ -88,37 +89,51 @@ def tell(
         statistics = guarantee(head.exchange, 1, delta, releases=fits, level="client")
         others["a head's statistics"] = statistics.mu
         reason = reason or (statistics.reason and f"the head's statistics: {statistics.reason}")
-    found = Whole(float("inf"), delta, reason=reason)
+    found = Whole(math.inf, delta, reason=reason)
     if not reason:
         if noise_multiplier is None:
             assert epsilon is not None
-            mu = sum(m**2 for m in others.values()) ** 0.5
+            mu = math.hypot(*others.values())
             noise_multiplier = least_multiplier(epsilon, rounds, chosen, clients, delta, mu)
         found = together(NoisySums(rounds, noise_multiplier, chosen, clients), others, delta)
     if as_json:
         print(json.dumps(_values(found, noise_multiplier, rounds, chosen, clients), indent=1))
         return
-    out = console(sys.stdout)
     if not found:
-        out.print(str(found), soft_wrap=True)
+        console(sys.stdout).print(str(found), soft_wrap=True)
         return
     assert noise_multiplier is not None
-    sums = NoisySums(rounds, noise_multiplier, chosen, clients)
-    shown = upwards(noise_multiplier, 4) if epsilon is not None else f"{noise_multiplier:.4g}"
-    if epsilon is not None:
+    _show(found, NoisySums(rounds, noise_multiplier, chosen, clients), sought=epsilon is not None)
+
+
+def _show(found: "Whole", sums: "NoisySums", *, sought: bool) -> None:
+    """Print a guarantee, its parts, and what it takes for granted.
+
+    Args:
+        found: The guarantee.
+        sums: The sums of updates in it.
+        sought: Whether their noise is the least for an ε that was asked for.
+    """
+    from fedmix.privacy.accounting import upwards
+    from fedmix.privacy.whole import said
+    from fedmix.runs.progress import console
+
+    out, noise = console(sys.stdout), sums.noise_multiplier
+    shown = upwards(noise, 4) if sought else f"{noise:.4g}"
+    if sought:
         out.print(f"needed: updates.noise_multiplier={shown}")
     out.print(
         f"{said(sums)}, noise multiplier {shown} (on a weight's average "
-        f"{noise_multiplier / chosen:.3g} times updates.clip), δ = {delta:g}:"
+        f"{noise / sums.chosen:.3g} times updates.clip), δ = {found.delta:g}:"
     )
-    for part, alone in found.parts.items() if others else ():
+    for part, alone in found.parts.items() if len(found.parts) > 1 else ():
         out.print(f"  {part.partition(',')[0]:28} ε = {upwards(alone, 4)} alone")
     out.print(f"  {'one client replaced':28} ε = {upwards(found.epsilon, 4)}")
     out.print("The server adds this noise and is trusted. Sizes and the clients' losses are known.")
-    if chosen < clients:
+    if sums.chosen < sums.clients:
         out.print(
             "Who is chosen is taken to be a secret. On Flower it is none: there, plan with "
-            f"--clients {chosen} --per-round {chosen}."
+            f"--clients {sums.chosen} --per-round {sums.chosen}."
         )
 
 

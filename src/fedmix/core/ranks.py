@@ -303,8 +303,13 @@ def _start_group() -> None:
         raise BadInput(f"FEDMIX_TIMEOUT={seconds!r} is no number of seconds above 0") from None
     with _losing():
         dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=timeout)
-    # Its threads end before Python does: one that still needs Python then aborts the process.
-    atexit.register(dist.destroy_process_group)
+    atexit.register(_end_group)
+
+
+def _end_group() -> None:
+    """End the group's threads before Python ends: one that needs Python then aborts the process."""
+    if dist.is_initialized():  # a script may have ended it
+        dist.destroy_process_group()
 
 
 @contextmanager

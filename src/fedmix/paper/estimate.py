@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedmix.bench.cases import WORKLOADS, Size, federation, random_data
-from fedmix.bench.measure import wait
+from fedmix.bench.machine import wait
 from fedmix.data.shakespeare import GAP
 from fedmix.experiment.presets import PRESETS, experiment
 from fedmix.experiment.sections import ModelSpec
@@ -50,7 +50,7 @@ def client_steps(experiment: Experiment) -> float:
     training = experiment.training
     samples = SAMPLES[experiment.data.name](experiment.data) / experiment.data.clients
     steps = training.epochs * -(-samples // training.batch_size)
-    return float(experiment.rounds * training.clients_per_round * steps)
+    return float(experiment.rounds * experiment.per_round * steps)
 
 
 def seconds(

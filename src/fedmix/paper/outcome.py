@@ -50,7 +50,7 @@ def outcome(experiment: Experiment, out: Path) -> Outcome:
     if "failure" in run.content:
         return Outcome(failure=failure_of(run.content["failure"], run.path))
     summary = run.content["summary"]
-    if summary["rounds"] != experiment.rounds:
+    if summary.get("rounds") != experiment.rounds:
         return Outcome()
     return Outcome(load(run), guesses="warning" in summary, packed=True)
 

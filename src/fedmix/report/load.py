@@ -113,6 +113,8 @@ class RunRecord:
 def find_runs(folders: Sequence[Path]) -> list[Path | Packed]:
     """Return the runs in these folders and stores, or up to two levels below them, each once.
 
+    A run that lies beside a store that holds it too is its folder.
+
     Raises:
         BadInput: A folder has no runs.
     """
@@ -125,7 +127,8 @@ def find_runs(folders: Sequence[Path]) -> list[Path | Packed]:
                 "such folders"
             )
         for run in runs:
-            found.setdefault((run.path if isinstance(run, Packed) else run).resolve(), run)
+            beside = run.path.parent.parent / run.name if isinstance(run, Packed) else run
+            found.setdefault(beside.resolve(), run)
     if not found:
         raise BadInput("no run folders were given; give at least one that 'fedmix run' made")
     return list(found.values())
@@ -242,9 +245,9 @@ def _runs(folder: Path, levels: int) -> Iterator[Path | Packed]:
             raise BadInput(
                 f"{folder} cannot be read ({error.strerror}); give a folder that 'fedmix run' made"
             ) from error
-        yield from packed_in(folder)
         for path in below:
             yield from _runs(path, levels - 1)
+        yield from packed_in(folder)
 
 
 def _memory(parts: Mapping[str, Any], path: Path) -> float | None:

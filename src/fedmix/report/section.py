@@ -33,7 +33,8 @@ class Section:
         results: The results.
         rows: The cells of each group's row.
         words: What finds each group besides its label: its settings that are not the same in all.
-        baseline: Number of the group that others are compared with at first.
+        baseline: Number of the group that others are compared with at first: the one that was asked
+            for, unless it shares no seed with another.
         against: For each possible baseline, what each row shows; empty without any.
         charts: Curves of the groups.
         sweeps: Charts over settings.
@@ -71,7 +72,9 @@ def section(id_: str, name: str, groups: Sequence[Group], baseline: str | None) 
     """Return the section on a data set; see `Section`."""
     results = Results.of(groups)
     all_against = {i: against(groups, group) for i, group in enumerate(groups)}
-    first = chosen(groups, baseline) or chosen(groups)
+    comparable = [i for i, every in all_against.items() if any(one.seeds for one in every)]
+    asked = chosen(groups, baseline) or chosen(groups)
+    first = next(i for i, group in enumerate(groups) if group is asked)
     settings, every = _settings(groups), {k: v for g in groups for k, v in g.settings.items()}
     return Section(
         id=id_,
@@ -81,12 +84,8 @@ def section(id_: str, name: str, groups: Sequence[Group], baseline: str | None) 
         results=results,
         rows=results.marked(),
         words=_words(groups),
-        baseline=next(i for i, group in enumerate(groups) if group is first),
-        against={
-            i: [_shown(one, results.score) for one in every]
-            for i, every in all_against.items()
-            if any(one.seeds for one in every)
-        },
+        baseline=first if first in comparable else min(comparable, default=first),
+        against={i: [_shown(one, results.score) for one in all_against[i]] for i in comparable},
         charts=charts(groups, results),
         sweeps=sweeps(groups),
         sizes=_sizes(groups),
@@ -109,11 +108,13 @@ def rules(one: Section) -> str:
 
 
 def _drawn(groups: Sequence[Group], results: Results) -> list[int]:
-    """Return all groups if they are few, else the best of the algorithms' main groups."""
-    if len(groups) <= DRAWN:
-        return list(range(len(groups)))
+    """Return all groups if they are few, else the best of the algorithms' main groups.
+
+    Before the first test, these are the first groups.
+    """
     mains = main(groups).values()
-    return sorted([i for i in results.ranked() if groups[i] in mains][:DRAWN])
+    best = sorted([i for i in results.ranked() if groups[i] in mains][:DRAWN])
+    return best if best and len(groups) > DRAWN else list(range(len(groups)))[:DRAWN]
 
 
 def _shown(one: Against, score: str | None) -> Shown | None:

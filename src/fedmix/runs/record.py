@@ -27,7 +27,7 @@ from fedmix.core.validation import flag, instance, is_number, shown, whole
 from fedmix.data.federated import digest
 from fedmix.experiment.values import LARGEST, algorithm_of
 from fedmix.objectives import Hidden, Objective, Proximal
-from fedmix.objectives.base import Sum, Weighted, titled
+from fedmix.objectives.base import Function, Sum, Weighted, parts, titled
 from fedmix.runs.interrupt import finish_round_on_ctrl_c
 from fedmix.runs.notebook import NotebookProgress
 from fedmix.runs.progress import Progress, console
@@ -180,6 +180,7 @@ def settings_of(federation: Federation) -> dict[str, Any]:
     params = {name: p.detach().cpu() for name, p in federation.params.items()}
     kinds = [(name, p.shape, p.dtype, name in model.trained) for name, p in params.items()]
     rows = [data.clients, data.held_out.clients] if data.held_out.clients else [data.clients]
+    functions = [p.function for p in parts(federation.objective) if isinstance(p, Function)]
     return {
         "seed": federation.seed,
         "data": {
@@ -208,6 +209,7 @@ def settings_of(federation: Federation) -> dict[str, Any]:
             "initial_weights": _hash(digest(
                 *(p.reshape(-1).view(torch.uint8).numpy() for p in params.values())
             )),
+            **({"functions": _hash(_told(functions))} if functions else {}),
             **({"changes": _hash(_told(federation.changes))} if federation.changes else {}),
             **({"choose": _hash(_told(federation.choose))} if federation.choose else {}),
         },

@@ -228,12 +228,12 @@ def _runs_of(path: Path, _version: tuple[int, int]) -> tuple[Packed, ...]:
             name = content["run"]
             if isinstance(of := content.get("clients"), str):
                 content["clients"] = runs[of].content["clients"]
-            done = content.get("failure", content.get("summary"))
-            if not (
-                isinstance(name, str)
-                and isinstance(content["experiment"], dict)
-                and isinstance(done, dict)
-            ):
+            done = "failure" in content or "summary" in content
+            parts = [
+                content["experiment"],
+                *(content.get(part, {}) for part in (*PARTS, "clients")),
+            ]
+            if not (isinstance(name, str) and done and all(isinstance(p, dict) for p in parts)):
                 raise TypeError
             runs[name] = Packed(path / printable(name), content)
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -146,9 +146,9 @@ class Federation(Rounds):
         if compiled is None:
             steps = self.training.steps_of_all(self.data.clients.sizes, rounds)
             compiled = self.compiled or self.engine.compiles(self.model, steps)
-        if compiled != self.compiled:
+        engine = self.engine.settled(compiled)
+        if engine.compiles(self.model) != self.compiled:
             self.compiled = compiled
-            engine = self.engine.settled(compiled)
             self.runner = engine.start(self.model, self.objective, self.training)
 
     def _threads(self) -> int | None:

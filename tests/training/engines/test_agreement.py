@@ -31,9 +31,10 @@ from fedmix import (
     Supervised,
     Training,
 )
-from fedmix.core.types import Params
+from fedmix.core.types import Batch, Params
 from fedmix.kernels.precision import Precision, arithmetic
-from fedmix.models import initialised
+from fedmix.models import Model, initialised
+from fedmix.objectives.base import Function, Phase
 from fedmix.training.draws import draw_plan
 from fedmix.training.engines import Engine, Sequential, Vectorised, Work, compiled
 from fedmix.training.engines.compiled import Program, State
@@ -148,6 +149,23 @@ def test_engines_agree(kind: str, objective: Objective) -> None:
     slow, fast = (round_of(kind, objective, engine, exactly=True) for engine in ENGINES)
     assert all(p.dtype == torch.float64 for p in (*slow.values(), *fast.values()))
     assert apart(slow, start) > 1e-3  # the round moved the weights
+    assert apart(slow, fast) < 1e-10
+
+
+class Asking(Supervised):
+    """A plain step, then one whose size says whether its code sees a gradient."""
+
+    def phases(self) -> tuple[Phase, ...]:
+        return Phase(Supervised()), Phase(Function(self.second))
+
+    @staticmethod
+    def second(model: Model, params: Params, anchor: Params, batch: Batch) -> Tensor:
+        factor = 1.0 if any(p.requires_grad for p in params.values()) else 0.5
+        return factor * Supervised()(model, params, anchor, batch)
+
+
+def test_a_second_phase_that_asks_for_gradients_takes_the_step_once() -> None:
+    slow, fast = (round_of("digits_cnn", Asking(), engine, exactly=True) for engine in ENGINES)
     assert apart(slow, fast) < 1e-10
 
 

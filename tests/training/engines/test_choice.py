@@ -127,6 +127,15 @@ def test_a_run_goes_on_as_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert longer.processes() == 1
 
 
+def test_what_is_asked_for_is_what_the_folder_tells(tmp_path: Path) -> None:
+    """A run that began without compiling goes on with it, where its settings ask for that now."""
+    Run(tiny(), tmp_path).execute()
+    fails = patch.object(vectorised.VectorisedRunner, "_run", side_effect=ZeroDivisionError)
+    with fails, pytest.raises(ZeroDivisionError):
+        Run(tiny(rounds=3, **{"engine.compile": True}), tmp_path).execute()
+    assert said(tmp_path)["compiled"] == "yes"
+
+
 def test_a_folder_from_before_goes_on_as_its_settings_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,17 @@ def test_torch_keeps_code_there_unless_somebody_named_a_folder(
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
 
 
+def test_without_a_place_to_write_torch_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache folder would lie below a file."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDMIX_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    kept_code.keep()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
 def test_what_was_not_used_for_long_goes_first() -> None:
     """600 bytes of at most 500: the oldest go until 250 are left, but none of this hour."""
     for name, size, hours in (("a/1", 200, 9), ("b/2", 200, 8), ("c/3", 100, 7), ("d/4", 100, 0)):

@@ -1,8 +1,9 @@
 """Trackers: where people watch their runs, such as TensorBoard, W&B and MLflow.
 
 Each has a file named after it, which registers a context manager: it takes the run folder and the
-settings, and yields a function that is called with the numbers of every round. Another package adds
-its own as it adds an algorithm (`core/registry.py`).
+settings, and yields a function that is called with the numbers of every round. What ends a run
+early is raised where it yields. Another package adds its own as it adds an algorithm
+(`core/registry.py`).
 """
 
 import json
@@ -48,7 +49,7 @@ def tracking(
             raise BadInput(f"tracker {name!r} is unknown; {choice(name, TRACKERS)}")
     told = dict(flat(settings))
     with ExitStack() as stack:
-        logs = [stack.enter_context(_safe(name, TRACKERS[name](folder, told))) for name in wanted]
+        logs = [stack.enter_context(_Safe(name, TRACKERS[name](folder, told))) for name in wanted]
 
         def tell(line: dict[str, Any]) -> None:
             listen(line)
@@ -82,31 +83,36 @@ def track(
         yield callback
 
 
-@contextmanager
-def _safe(name: str, tracker: AbstractContextManager[Listener]) -> Iterator[Listener]:
-    """Yield a tracker's function, which warns instead of failing, and is not called again then."""
-    log: Listener | None = tracker.__enter__()
+class _Safe(AbstractContextManager[Listener]):
+    """A tracker that warns instead of failing, and is not called again then."""
 
-    def lost(error: Exception) -> None:
-        nonlocal log
-        log = None
-        said = f"{name} is told nothing more ({first_line(error)}); the run itself goes on"
+    def __init__(self, name: str, tracker: AbstractContextManager[Listener]) -> None:
+        self.name, self.tracker = name, tracker
+        self.log: Listener | None = None
+
+    def __enter__(self) -> Listener:
+        self.log = self.tracker.__enter__()
+        return self.tell
+
+    def tell(self, line: dict[str, Any]) -> None:
+        """Tell it the numbers of a round."""
+        try:
+            if self.log:
+                self.log(line)
+        except Exception as error:  # whatever another library raises
+            self.lost(error)
+
+    def lost(self, error: Exception) -> None:
+        """Warn that it failed."""
+        self.log = None
+        said = f"{self.name} is told nothing more ({first_line(error)}); the run itself goes on"
         warnings.warn(said, FedmixWarning, stacklevel=2)
 
-    def tell(line: dict[str, Any]) -> None:
+    def __exit__(self, *raised: Any) -> None:
         try:
-            if log:
-                log(line)
-        except Exception as error:  # whatever another library raises
-            lost(error)
-
-    try:
-        yield tell
-    finally:
-        try:
-            tracker.__exit__(None, None, None)
+            self.tracker.__exit__(*raised)
         except Exception as error:
-            lost(error)
+            self.lost(error)
 
 
 def numbers(line: Mapping[str, Any]) -> dict[str, float]:

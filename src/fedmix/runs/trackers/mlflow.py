@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedmix.core.errors import BadInput
+from fedmix.core.errors import BadInput, Interrupted
 from fedmix.core.registry import TRACKERS
 from fedmix.runs.run import Listener
 from fedmix.runs.trackers import numbers, remember, remembered
@@ -57,11 +57,16 @@ def mlflow(folder: Path, settings: Mapping[str, str]) -> Iterator[Listener]:
         told = numbers(line).items()
         client.log_batch(run, [Metric(name, value, now, line["round"]) for name, value in told])
 
+    status = "FAILED"
     try:
         yield listen
+        status = "FINISHED"
+    except (Interrupted, KeyboardInterrupt):
+        status = "KILLED"
+        raise
     finally:
         if run:
-            client.set_terminated(run)
+            client.set_terminated(run, status)
 
 
 def _is_there(client: Any, run: str) -> bool:

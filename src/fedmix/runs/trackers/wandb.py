@@ -48,8 +48,10 @@ def wandb(folder: Path, settings: Mapping[str, str]) -> Iterator[Listener]:
             )  # fmt: skip
         run.log(numbers(line), step=line["round"])
 
+    code = 1
     try:
         yield listen
+        code = 0
     finally:
         if run is not None:
-            run.finish()
+            run.finish(exit_code=code)

@@ -189,11 +189,11 @@ class Program:
         return state.known._replace(shared=None).into(batch)
 
     def _eager_step(self, state: State) -> None:
-        if not self._spare:
+        before: list[Tensor] = []
+        watch: AbstractContextManager[Any] = nullcontext()
+        if not self._spare:  # the first step
             self._spare = {n: torch.empty_like(p) for n, p in state.params.items()}
-            watch: AbstractContextManager[Any] = Watch()
-        else:
-            watch = nullcontext()
+            before, watch = [t.clone() for t in state.written], Watch()
         stack = Stack(state.params, state.velocity, self._spare)
         batch = self._batch(state)._replace(shared=state.known.shared)
         try:
@@ -201,8 +201,9 @@ class Program:
                 losses = stepped(
                     self.model, self.phases, self.training, stack, state.anchor, batch, state.lr
                 )
-        except AsksForGradients:  # before anything was changed
+        except AsksForGradients:  # maybe after a phase
             self._stacks = False
+            _restore(state, before)
             self._step(state)
             return
         state.losses.index_copy_(0, state.at, losses[None].to(state.losses.dtype))

@@ -27,8 +27,14 @@ def folder() -> Path:
 
 
 def keep() -> None:
-    """Let torch keep what it compiles in this folder, unless the user named another."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder()))
+    """Let torch keep what it compiles in this folder, unless the user named another.
+
+    Where nothing can be written there, it stays with torch's own folder.
+    """
+    with suppress(OSError):
+        folder().mkdir(parents=True, exist_ok=True)
+        if os.access(folder(), os.W_OK):
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder()))
 
 
 def probe_once() -> None:

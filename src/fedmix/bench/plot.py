@@ -91,7 +91,7 @@ def _bars(axes: "Axes", lines: Sequence[Record | str], variants: Sequence[str]) 
         speedup = line.speedup or 0
         names.append(printable(line.variant))
         axes.barh(y, speedup, height=0.78, color=colours[line.variant])
-        label = f" {speedup:.1f}×" if speedup >= 1 else f" {speedup:.2f}×"
+        label = f" {speedup:.2f}×" if speedup < 10 else f" {speedup:.1f}×"
         axes.text(speedup, y, label, va="center", fontsize=11)
     axes.axvline(1, color=GREY, linewidth=1, linestyle=":")
     axes.set_yticks(range(len(names)), names, fontsize=11, parse_math=False)

@@ -50,6 +50,14 @@ def test_enough_nodes_change_nothing_else() -> None:
         local.with_nodes(preset, 0, None)
 
 
+def test_one_ledger_for_all_nodes_is_refused(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("most_rounds = 3\nledger = 'ledger.json'\n")
+    with pytest.raises(BadInput, match="names a ledger"):
+        federation.run("digits", nodes=2, policy=policy, out=tmp_path / "runs", quiet=True)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_logs_of_earlier_attempts_stay_and_nothing_else_of_them(tmp_path: Path) -> None:
     first = local._new_attempt(tmp_path / "flower")
     (first / "node-0.log").write_text("why it failed")

@@ -74,6 +74,12 @@ def test_a_wrong_address_is_told_before_a_process_starts(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
+def test_a_tracker_that_is_none_is_told_before_a_process_starts(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="'tensorbord' is unknown; did you mean tensorboard"):
+        federation.run("digits", nodes=5, track="tensorbord", out=tmp_path, quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_server_logs_to_tensorboard_and_serves_its_metrics(tmp_path: Path) -> None:
     agreed = task(light())
     more = {"metrics-address": free_address(), "track": "tensorboard"}

@@ -82,6 +82,7 @@ def run(
     from fedmix.runs.folder import locked, writing
     from fedmix.runs.progress import Progress, console
     from fedmix.runs.run import Run
+    from fedmix.runs.trackers import tracking
 
     experiment = only_experiment(what, algorithm, rounds, seed, settings or [])
     experiment, changed = with_nodes(experiment, nodes, data)
@@ -100,12 +101,16 @@ def run(
         "command": options.command_line(),
         **node_config,
     }
-    # what is wrong with settings, address, data or model is raised before any start
+    # what is wrong with settings, trackers, address, data or model is raised before any start
     Settings.of(config)
-    with exposed(metrics_address, lambda _: None):
+    with tracking(track, folder, {}) as listen, exposed(metrics_address, listen):
         task.model(task.held_out(config))
     if policy:
-        Policy.load(policy)
+        if Policy.load(policy).ledger:
+            raise BadInput(
+                f"{policy} names a ledger, in which all clients of this machine would count "
+                "together; leave it out, and what needs it, or start nodes by hand"
+            )
         node_config["policy"] = str(policy.resolve())
     this = Run(experiment, folder)
     summary = this.finished()

@@ -81,6 +81,8 @@ def test_files(tmp_path: Path) -> None:
         assert sorted(plain) == ["x", "y"]
     with pytest.raises(BadInput, match=r"none\.npz cannot be read: No such file"):
         MeanPool.load(tmp_path / "none.npz")
+    with pytest.raises(BadInput, match=r"a\.npz cannot be written: No such file"):
+        written.save(tmp_path / "nowhere" / "a.npz")
 
 
 def archive(how: Any = np.savez, **arrays: Any) -> bytes:

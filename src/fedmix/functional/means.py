@@ -254,9 +254,10 @@ def _label_vectors(y: Tensor, classes: int | None) -> tuple[Tensor, bool]:
     if y.is_floating_point():
         vectors = y[:, None] if y.ndim == 1 else y
         if vectors.ndim != 2 or (classes is not None and vectors.shape[1] != classes):
+            wanted = "" if classes is None else f" and classes={classes}"
             raise BadInput(
-                f"y is floating-point, of shape {tuple(y.shape)}; give class labels as whole "
-                "numbers (n,), label vectors (n, classes) or targets (n, values)"
+                f"y is floating-point, of shape {tuple(y.shape)}{wanted}; give class labels as "
+                "whole numbers (n,), label vectors (n, classes) or targets (n, values)"
             )
         if not torch.isfinite(vectors).all():
             raise BadInput("y holds NaN or infinity; clean it first")
@@ -270,6 +271,8 @@ def _label_vectors(y: Tensor, classes: int | None) -> tuple[Tensor, bool]:
         )
     low, high = (int(end) for end in torch.aminmax(y.long()))
     width = high + 1 if classes is None else classes
-    if low < 0 or high >= width:
+    if low < 0:
+        raise BadInput("y holds negative labels; leave such samples out, and count from 0")
+    if high >= width:
         raise BadInput(f"y holds labels outside 0..{width - 1}; give classes= their number")
     return F.one_hot(y.long(), width).float(), True

@@ -191,8 +191,15 @@ class MeanPool:
             raise BadInput(FILE) from error
 
     def save(self, path: str | Path) -> None:
-        """Write the pool to a file, as `to_bytes`."""
-        Path(path).write_bytes(self.to_bytes())
+        """Write the pool to a file, as `to_bytes`.
+
+        Raises:
+            BadInput: The file cannot be written.
+        """
+        try:
+            Path(path).write_bytes(self.to_bytes())
+        except OSError as error:
+            raise BadInput(f"{path} cannot be written: {error.strerror}") from error
 
     @staticmethod
     def load(path: str | Path) -> "MeanPool":

@@ -192,9 +192,10 @@ class Owner:
             self.policy.check_release(account)
             account.released(len(means.x), m)
         log.info(
-            "%s leave this node, over %s samples each; %s, %s%s",
-            f"{len(means.x)} means" if len(means.x) > 1 else "one mean",
+            "%s this node, over %s samples%s; %s, %s%s",
+            f"{len(means.x)} means leave" if len(means.x) > 1 else "one mean leaves",
             m if len(means.x) * m == self.samples else f"{m} or more",
+            " each" if len(means.x) > 1 else "",
             "noise of deviation {:g} on inputs and {:g} on labels".format(*how.noises)
             if any(how.noises)
             else "without noise",

@@ -152,7 +152,7 @@ def test_a_ledger_that_cannot_be_written_lets_nothing_out(
     with caplog.at_level(logging.WARNING, "fedmix.flower"):
         _, real = federation(tmp_path, "ledger = '/nowhere/at/all.json'", min_share=0.5)
     assert caplog.text.count("client 2 refuses: its ledger cannot be used") == 2
-    assert "/nowhere" not in "".join(r.getMessage() for r in caplog.records if "refuses" in r.msg)
+    assert "/nowhere" not in "".join(said for said in caplog.messages if "refuses" in said)
     assert (real.notes["replied"], owners(real)[2]) == (3, 0)
 
 

@@ -242,7 +242,7 @@ def test_what_flower_says_of_a_nodes_error_is_not_written(caplog: pytest.LogCapt
         assert (
             content_of(Message(Error(code, f"\x1b[31m{SECRET}"), reply_to=asked), "node 1") is None
         )
-        assert caplog.messages[-1] == f"no reply from node 1: {sentence}"
+        assert caplog.messages[-1] == f"node 1 gives no reply: {sentence}"
 
 
 def test_a_lying_nodes_types_cannot_steer_a_terminal() -> None:

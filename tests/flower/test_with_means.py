@@ -453,9 +453,46 @@ def test_what_cannot_work_is_refused_in_a_sentence() -> None:
         share_means(wrong[0], own, ALL)
     with pytest.raises(BadInput, match="`samples` is of type tuple; give a function"):
         share_means(ClientApp(), wrong[1], ALL)
+    for more, said in (
+        ({"classes": 0}, "classes=0 must be at least 1"),
+        ({"seed": "x"}, "seed='x' must be at least 0"),
+        ({"experiment": 5}, "`experiment` is of type int; give a text"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            sharing_app(ALL, **more)
+    with pytest.raises(BadInput, match="seed=-1 must be at least 0"):
+        with_means(FedAvg(), ALL, seed=-1)
+    with pytest.raises(BadInput, match="shares means already; call share_means once"):
+        share_means(sharing_app(ALL), own, ALL, classes=CLASSES)
     message: Any = Message(RecordDict(), dst_node_id=1, message_type="train")
     with pytest.raises(BadInput, match="`context` is of type Message"):
         received_means(message)
+
+
+def test_an_app_of_another_flower_is_refused_in_a_sentence() -> None:
+    app = client_app()
+    del app._registered_funcs
+    with pytest.raises(BadInput, match=r"Flower .* keeps these elsewhere; install a version"):
+        share_means(app, own, ALL, classes=CLASSES)
+
+
+def test_a_ledger_that_cannot_be_written_is_told_before_anything_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="cannot be written"):
+        with_means(FedAvg(), ALL, ledger=tmp_path / "file" / "releases.json")
+    with_means(FedAvg(), ALL, ledger=tmp_path / "new" / "releases.json")
+    assert not (tmp_path / "new").exists()
+
+
+def test_why_nobody_was_let_in_is_told_at_the_end() -> None:
+    def gone(_: Context) -> Any:
+        raise FileNotFoundError("a secret")
+
+    app = client_app()
+    share_means(app, gone, ALL, classes=CLASSES)
+    said = "the last node was not let in: it refuses: its data cannot be loaded; its own log says"
+    with pytest.raises(TooFew, match=said):
+        run(with_means(FedAvg(), ALL, join_timeout=0.1), Nodes(app, range(4)))
 
 
 @pytest.mark.parametrize(

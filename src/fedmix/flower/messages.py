@@ -87,18 +87,21 @@ class Post:
         return {number: node for number, node in zip(numbers, contents, strict=False) if number}
 
 
+def answer_of(reply: Message | None) -> RecordDict | str:
+    """Return the content of a reply, or what its sender does instead, in the server's words."""
+    if reply is None:
+        return "gives no reply in time"
+    if reply.has_error():
+        code = reply.error.code
+        return "gives no reply: " + ERRORS.get(code, f"Flower's error {code}")
+    reason = refused(reply.content)
+    return reply.content if reason is None else f"refuses: {reason}"
+
+
 def content_of(reply: Message | None, who: str) -> RecordDict | None:
     """Return the content of a reply; None, logged, if it is missing, an error or a refusal."""
-    if reply is None:
-        log.warning("no reply from %s in time", who)
-    elif reply.has_error():
-        log.warning(
-            "no reply from %s: %s",
-            who,
-            ERRORS.get(reply.error.code, f"Flower's error {reply.error.code}"),
-        )
-    elif (reason := refused(reply.content)) is not None:
-        log.warning("%s refuses: %s", who, reason)
-    else:
-        return reply.content
-    return None
+    answer = answer_of(reply)
+    if isinstance(answer, str):
+        log.warning("%s %s", who, answer)
+        return None
+    return answer

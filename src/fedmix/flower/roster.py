@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from flwr.app import Message, RecordDict
 
 from fedmix.core.errors import FedmixError
-from fedmix.flower.messages import POLL_SECONDS, Post, content_of
+from fedmix.flower.messages import POLL_SECONDS, Post, answer_of
 from fedmix.flower.terms import Terms
 from fedmix.flower.wire import Presence, Rejected
 
@@ -117,11 +117,11 @@ class Roster:
         replies = self.post.ask("query.join", {node: RecordDict() for node in new}, self.seconds)
         came = []
         for node in new:
-            content = content_of(replies.get(node), f"node {node}")
+            answer = answer_of(replies.get(node))
             try:
-                if content is None:
-                    raise Rejected("it did not say who it is")
-                presence, theirs = Presence.read(content, self.clients), Terms.read(content)
+                if isinstance(answer, str):
+                    raise Rejected(f"it {answer}")
+                presence, theirs = Presence.read(answer, self.clients), Terms.read(answer)
                 self.terms.check(theirs)
             except Rejected as error:
                 self.failures[node] = self.failures.get(node, 0) + 1

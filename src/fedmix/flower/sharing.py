@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+import flwr
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -17,14 +18,14 @@ from torch import Tensor
 from fedmix.core.errors import BadInput, ClientFailure, described
 from fedmix.core.rng import SecretNoise, stream
 from fedmix.core.types import Array
-from fedmix.core.validation import instance
+from fedmix.core.validation import instance, whole
 from fedmix.exchange import Exchange, Means, release
 from fedmix.exchange.pool import to_shares
 from fedmix.flower import wire
 from fedmix.flower.logs import log, log_here
 from fedmix.flower.owner import Given, Owner, note
 from fedmix.flower.refusals import Refused, refusal
-from fedmix.flower.terms import check_exchange
+from fedmix.flower.terms import check_exchange, check_named
 from fedmix.flower.wire import Rejected
 from fedmix.functional import MeanPool
 
@@ -32,6 +33,7 @@ Encode: TypeAlias = Callable[[Array], Tensor]
 Act: TypeAlias = Callable[[Owner, Message, Context], RecordDict | Message]
 Call: TypeAlias = Callable[[Message, Context], Message]
 MOST_EPOCHS = 1 << 32  # an epoch numbers the versions of a client's data
+PRIVATE = {"_call", "_mods", "_registered_funcs"}  # Flower's, in which an app has its functions
 POOL, HELD = "fedmix.pool", "fedmix.held"
 
 
@@ -63,11 +65,15 @@ def share_means(
         seed: Draws the groups. Noise is the client's own.
 
     Raises:
-        BadInput: The app has a `client_fn`, or the exchange is none that a federation can do.
+        BadInput: The app has a `client_fn` or shares means already, or a setting is none that a
+            federation can do.
     """
     instance("app", app, ClientApp, "give the app itself: app = ClientApp()")
     if not callable(samples):
         raise BadInput(f"`samples` is {described(samples)}; give a function of the node's context")
+    if classes is not None:
+        whole("classes", classes)
+    check_named(experiment, seed)
     check_exchange(exchange)
     Sharing(samples, exchange, classes, experiment, seed).join_in(app)
 
@@ -112,11 +118,19 @@ class Sharing:
 
         Mods of the app, which are made for weights, are not put around the answers.
         """
+        if not vars(app).keys() >= PRIVATE:
+            raise BadInput(
+                f"share_means registers its answers beside an app's functions, and Flower "
+                f"{flwr.__version__} keeps these elsewhere; install a version that fedmix[flower] "
+                "allows"
+            )
         if app._call is not None:
             raise BadInput(
                 "share_means needs an app with functions of @app.train(), and this one is made of "
                 "a client_fn; see docs/flower-own-app.md"
             )
+        if "query.join" in app._registered_funcs:
+            raise BadInput("this app shares means already; call share_means once")
         mods, before = app._mods, list(app._registered_funcs.items())
         app._mods = []
         self.answer_queries(app)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -24,10 +25,11 @@ from fedmix.flower.messages import POLL_SECONDS, Post, content_of
 from fedmix.flower.owner import Given, data_of
 from fedmix.flower.roster import Roster, TooFew
 from fedmix.flower.settings import Settings
-from fedmix.flower.terms import Terms, check_exchange
+from fedmix.flower.terms import Terms, check_exchange, check_named
 from fedmix.objectives.base import Needs
 from fedmix.privacy.accounting import DELTA, Guarantee, Level, Neighbours
 from fedmix.privacy.of_run import guarantee_of
+from fedmix.runs.folder import writing
 
 PARTS = (
     "summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate",
@@ -62,7 +64,8 @@ class WithMeans(Strategy):
         traffic: The bytes of means that were sent.
 
     Raises:
-        BadInput: A setting is out of range, or the exchange is none that a federation can do.
+        BadInput: A setting is out of range, the ledger cannot be used, or the exchange is none that
+            a federation can do.
     """
 
     samples_are_here = False
@@ -92,16 +95,20 @@ class WithMeans(Strategy):
             clients, min_clients=min_clients, join_timeout=join_timeout, timeout=timeout,
             attempts=attempts,
         )  # fmt: skip
+        check_named(experiment, seed)
         check_exchange(exchange, clients)
         self.enough, self.attempts = settings.enough, attempts
         self.data, self.traffic = data_of(like, classes), Traffic()
         self.asked: list[int] = []  # clients that train in this round
         terms = Terms.of(self.data, exchange, experiment)
+        counted = Path(ledger) if ledger else None
+        with writing(counted.parent) if counted else nullcontext():  # whether it can be made
+            counts = Ledger(clients, counted)
         # the grid comes with the first round
         self.roster = Roster(Post(cast(Grid, None)), terms, clients, attempts, join_timeout)
         self.exchange = Asked(
-            exchange, seed, clients, ledger=Ledger(clients, Path(ledger) if ledger else None),
-            roster=self.roster, data=self.data, seconds=timeout,
+            exchange, seed, clients, ledger=counts, roster=self.roster, data=self.data,
+            seconds=timeout,
         )  # fmt: skip
         self.strategy = strategy
 

@@ -6,14 +6,14 @@ import re
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flwr
 from flwr.app import ConfigRecord, RecordDict
 
 import fedmix
 from fedmix.core.errors import BadInput
-from fedmix.core.validation import instance
+from fedmix.core.validation import instance, whole
 from fedmix.data.federated import FederatedData
 from fedmix.exchange import Exchange
 from fedmix.flower.wire import Rejected, said
@@ -98,6 +98,12 @@ class Terms(NamedTuple):
     def labels(self) -> str:
         """The kind of labels, in words."""
         return f"{self.outputs} {'classes' if self.classes else 'regression targets'}"
+
+
+def check_named(experiment: Any, seed: Any) -> None:
+    """Raise BadInput for a name of what is trained that is no text, or a seed that is none."""
+    instance("experiment", experiment, str, "give a text, the same on both sides")
+    whole("seed", seed, least=0)
 
 
 def check_exchange(exchange: Exchange, clients: int | None = None) -> None:

@@ -1,11 +1,12 @@
 """What a step with `fedmix.functional` costs beside a plain one, on one core of a CPU.
 
-    python benchmarks/functional_cost.py
+    python benchmarks/functional_cost.py [--batch 32] [lenet vgg nn.LSTM]
 
 Time is that of the processor, so that other programs hardly count; steps of all losses take turns.
 Memory is the peak of what PyTorch's allocator gives and takes back.
 """
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -25,14 +26,16 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "vgg": (models.vgg, (3, 32, 32), 10),
     "nn.LSTM": (lambda: PlainCharLSTM(hidden=64), (80, LETTERS), LETTERS),
 }
-BATCH, REPEATS = 32, 7
+REPEATS = 7
 Step = Callable[[], None]
 
 
-def steps(make: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> dict[str, Step]:
+def steps(
+    batch: int, make: Callable[[], nn.Module], shape: tuple[int, ...], classes: int
+) -> dict[str, Step]:
     """A step of each loss, all with one network."""
     torch.manual_seed(0)
-    net, x, y = make().train(), torch.rand(BATCH, *shape), torch.randint(classes, (BATCH,))
+    net, x, y = make().train(), torch.rand(batch, *shape), torch.randint(classes, (batch,))
     means = torch.rand(1, *shape), torch.full((1, classes), 1 / classes)
 
     def step(loss: Callable[[], Tensor]) -> Step:
@@ -71,11 +74,15 @@ def seconds(step: Step) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("models", nargs="*", default=list(KINDS))
+    options = parser.parse_args()
     torch.set_num_threads(1)
     print("| model | loss | time of a plain step | memory | memory, first step |")
     print("|---|---|--:|--:|--:|")
-    for name, kind in KINDS.items():
-        losses = steps(*kind)
+    for name in options.models:
+        losses = steps(options.batch, *KINDS[name])
         first = {loss: peak(step) for loss, step in losses.items()}
         later = {loss: peak(step) for loss, step in losses.items()}
         taken: dict[str, list[float]] = {loss: [] for loss in losses}

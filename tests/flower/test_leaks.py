@@ -4,6 +4,8 @@ looked for at the server.
 
 import io
 import logging
+import subprocess
+import sys
 from collections import OrderedDict
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -243,6 +245,14 @@ def test_what_flower_says_of_a_nodes_error_is_not_written(caplog: pytest.LogCapt
             content_of(Message(Error(code, f"\x1b[31m{SECRET}"), reply_to=asked), "node 1") is None
         )
         assert caplog.messages[-1] == f"node 1 gives no reply: {sentence}"
+
+
+def test_a_flower_that_makes_errors_elsewhere_is_refused() -> None:
+    """In a process of its own, as an app is loaded."""
+    there = "sys.modules['flwr.supernode.runtime.run_clientapp']"
+    load = f"import sys, types; {there} = types.ModuleType('m'); import fedmix.flower"
+    said = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True)
+    assert said.stderr.splitlines()[-1].startswith("ImportError: fedmix takes the text off")
 
 
 def test_a_lying_nodes_types_cannot_steer_a_terminal() -> None:

@@ -43,7 +43,12 @@ _HOME = {
 # In the process of a SuperNode that is about to load its app: Flower would send the text of an
 # exception, which may hold data, to the server. The reply points to the node's log instead.
 if _process := sys.modules.get("flwr.supernode.runtime.run_clientapp"):
-    _error: Any = _process.__dict__["Error"]
+    _error: Any = vars(_process).get("Error")
+    if _error is None:
+        raise ImportError(
+            "fedmix takes the text off the errors that Flower sends, and this Flower makes them "
+            "elsewhere; install a version that fedmix[flower] allows"
+        )
     setattr(_process, "Error", lambda code, reason: _error(code, "its own log says why"))  # noqa: ARG005, B010
 
 

@@ -22,6 +22,7 @@ from fedmix.privacy.accounting import (
 )  # fmt: skip
 from fedmix.privacy.whole import NoisySums, Whole, together
 from fedmix.training.federation import Federation
+from fedmix.training.head import Head
 from fedmix.training.rounds import Rounds
 
 TWICE = "some samples are there twice, with one client or with two, or went from one to another"
@@ -175,7 +176,7 @@ def head_guarantee_of(
     check_promise(delta, neighbours, level)
     assert run.head is not None
     times = max(1, run.head_releases)
-    reason = own_code(run.data)
+    reason = own_code(run.data) or why_no_head(run.head)
     if not reason and isinstance(run, Federation) and _shares_samples(run):
         reason = TWICE
     if reason:
@@ -184,6 +185,11 @@ def head_guarantee_of(
         run.head.exchange, int(run.sizes().min()), delta, releases=times, neighbours=neighbours,
         level=level,
     )  # fmt: skip
+
+
+def why_no_head(head: Head) -> str:
+    """Why a head's statistics have no guarantee by their settings, or ""."""
+    return "" if head.noise else "they carry no noise (head.noise)"
 
 
 def _why_none(run: Releasing) -> str:

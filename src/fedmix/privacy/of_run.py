@@ -176,10 +176,10 @@ def head_guarantee_of(
     check_promise(delta, neighbours, level)
     assert run.head is not None
     times = max(1, run.head_releases)
-    reason = own_code(run.data) or why_no_head(run.head)
+    reason = own_code(run.data)
     if not reason and isinstance(run, Federation) and _shares_samples(run):
         reason = TWICE
-    if reason:
+    if reason := reason or why_no_head(run.head):
         return Guarantee(math.inf, delta, math.inf, level, neighbours, times, reason)
     return guarantee(
         run.head.exchange, int(run.sizes().min()), delta, releases=times, neighbours=neighbours,

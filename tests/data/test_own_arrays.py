@@ -144,6 +144,12 @@ def test_integers_stay_integers_and_other_numbers_are_float32() -> None:
     assert targets.y.dtype == np.float32
 
 
+def test_a_row_of_two_clients_that_test_is_tested_once() -> None:
+    data = from_arrays(X, Y, [[0, 1], [4, 2], [2, 3]], test_clients=[1, 2], classes=3)
+    assert data.test is not None
+    np.testing.assert_array_equal(data.test.x, np.asarray(X)[[2, 3, 4]])
+
+
 REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "neither test": ((X, Y, ROWS), {}, "give either `test`, .*, or `test_clients`"),
     "both tests": ((X, Y, ROWS), {"test": TEST, "test_clients": [1]}, "give either `test`"),

@@ -261,13 +261,16 @@ def test_a_sweep_is_drawn_with_its_deviation(tmp_path: Path) -> None:
 
 def test_differences_are_by_seed_and_tested(tmp_path: Path) -> None:
     """Differences 0.1, 0.2 and 0.3: mean 0.2, t = 0.2 / (0.1 / √3) = 2√3. With two degrees of
-    freedom p = 1 - t / √(2 + t²). The seed that only one has does not count.
+    freedom p = 1 - t / √(2 + t²). The seed that only one has does not count, nor one that one of
+    them has not finished.
     """
     ours, theirs = [0.5, 0.7, 0.9], [0.4, 0.5, 0.6]
     for seed, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         scored(tmp_path / f"a{seed}", seed, [a])
         scored(tmp_path / f"b{seed}", seed, [b], objective={"lam": 0.1})
     scored(tmp_path / "a9", 9, [0.0])
+    scored(tmp_path / "a8", 8, [0.0])
+    (scored(tmp_path / "b8", 8, [0.9], objective={"lam": 0.1}) / "summary.json").unlink()
     groups = grouped(load_runs([tmp_path]))
     found, itself = against(groups, groups[1])
     t = 2 * math.sqrt(3)

@@ -112,6 +112,8 @@ def test_of_several_runs_all_are_shown_and_those_that_ended_are_not(
     assert "[2/3] seed 1  it was wrong\n" in screen.file.getvalue()
     [every] = screen.lines(board)
     assert " 3/3 " in every
+    assert board.all is not None
+    assert board.task(board.all).finished  # what the failed run has not done is not awaited
 
 
 def test_a_pipe_hears_of_the_start_seldom_in_between_and_of_the_end(

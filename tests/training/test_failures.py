@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 from fedmix import (
     Collapsed,
+    Diverged,
+    DPFedAvg,
     Experiment,
+    FedAdam,
+    FedAvg,
     FedMix,
     Hidden,
     LocalMix,
@@ -23,7 +27,7 @@ from fedmix import (
     Supervised,
 )
 from fedmix.experiment.presets import experiment
-from fedmix.training.failures import collapsed, guessing_level, stop_if_collapsed, warning
+from fedmix.training.failures import blamed, collapsed, guessing_level, stop_if_collapsed, warning
 from tests.runs.test_runs import interrupted_at
 from tests.test_cli import fedmix
 
@@ -200,3 +204,13 @@ def test_a_run_that_never_learned_is_done_and_says_so(
     )
     assert warning([0.1, 0.2], 0.1) is None
     assert warning([], 0.1) is None
+
+
+def test_no_server_step_is_blamed_for_the_first_round() -> None:
+    """It has made no weights yet; in round 2 it has, and with noise on updates that is told too."""
+    first, second = (Diverged(round_, 4, 0, "its loss is NaN") for round_ in (1, 2))
+    noised = DPFedAvg(clip=1.0, noise_multiplier=1.0)
+    assert blamed(first, FedAdam(), noised) is first
+    assert "server step FedAdam" in str(blamed(second, FedAdam(), None))
+    assert "lower updates.clip" in str(blamed(second, FedAvg(), noised))
+    assert str(blamed(second, FedAvg(), None)) == str(second)

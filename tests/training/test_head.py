@@ -121,7 +121,7 @@ def test_what_one_release_guarantees() -> None:
     assert head_guarantee_of(run, level="client").mu == pytest.approx(math.sqrt(2) * 20 * found.mu)
     assert "beyond what the weights tell: (" in privacy(run)["privacy"]
     bare = Federation(net(), given(), Supervised(), TRAINING, head=Head())
-    assert "carry no noise" in head_guarantee_of(bare).reason
+    assert head_guarantee_of(bare).reason == "they carry no noise (head.noise)"
 
 
 def test_it_follows_the_last_round_and_leaves_training_alone() -> None:

@@ -58,6 +58,7 @@ def test_rounds_that_are_thrown_away_are_told() -> None:
         warnings.simplefilter("error")
         next(federation.run(3))
         federation.run(1)  # nothing is left of it
+        repr(federation.run(3))  # which says it
         with pytest.raises(BadInput, match=r"rounds=2\.5"):
             federation.run(2.5)  # type: ignore[arg-type]
 

@@ -50,7 +50,7 @@ def tell(
         BadInput: No noise is given, or the options contradict each other.
     """
     from fedmix.privacy.accounting import guarantee, nonnegative
-    from fedmix.privacy.of_run import sent_besides
+    from fedmix.privacy.of_run import sent_besides, why_no_head
     from fedmix.privacy.whole import NoisySums, Whole, least_multiplier, together
     from fedmix.runs.progress import console
 
@@ -88,7 +88,8 @@ def tell(
         fits = head.fits(rounds, experiment.evaluate_every)
         statistics = guarantee(head.exchange, 1, delta, releases=fits, level="client")
         others["a head's statistics"] = statistics.mu
-        reason = reason or (statistics.reason and f"the head's statistics: {statistics.reason}")
+        why = why_no_head(head) or statistics.reason
+        reason = reason or (why and f"the head's statistics: {why}")
     found = Whole(math.inf, delta, reason=reason)
     if not reason:
         if noise_multiplier is None:

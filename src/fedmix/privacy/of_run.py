@@ -22,6 +22,7 @@ from fedmix.privacy.accounting import (
 )  # fmt: skip
 from fedmix.privacy.whole import NoisySums, Whole, together
 from fedmix.training.federation import Federation
+from fedmix.training.head import Head
 from fedmix.training.rounds import Rounds
 
 ELSEWHERE = "the run goes on from a state that was made with other settings"
@@ -181,12 +182,17 @@ def head_guarantee_of(
     reason = own_code(run.data) or (ELSEWHERE if "head" in run.elsewhere else "")
     if not reason and isinstance(run, Federation) and _shares_samples(run):
         reason = TWICE
-    if reason:
+    if reason := reason or why_no_head(run.head):
         return Guarantee(math.inf, delta, math.inf, level, neighbours, times, reason)
     return guarantee(
         run.head.exchange, int(run.sizes().min()), delta, releases=times, neighbours=neighbours,
         level=level,
     )  # fmt: skip
+
+
+def why_no_head(head: Head) -> str:
+    """Why a head's statistics have no guarantee by their settings, or ""."""
+    return "" if head.noise else "they carry no noise (head.noise)"
 
 
 def _why_none(run: Releasing) -> str:

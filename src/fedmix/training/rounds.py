@@ -361,8 +361,10 @@ class Rounds:
             raise BadInput(
                 "this state is damaged: it lacks a number of rounds or bytes; start anew"
             )
-        self.params = {n: p.to(self.device) for n, p in part("params.").items()}
-        self.server_state = {n: t.to(self.device) for n, t in part("server.").items()}
+        # in the order of a new run, in which noise is drawn; a file has another
+        params, server = part("params."), part("server.")
+        self.params = {n: params[n].to(self.device) for n in self.params}
+        self.server_state = {n: server[n].to(self.device) for n in self.server_state}
         self.round = int(saved["round"])
         self.traffic = Traffic(**{n: int(t) for n, t in part("traffic.").items()})
         if "control" in saved:

@@ -95,6 +95,13 @@ def test_a_reader_that_has_seen_enough() -> None:
     assert (done.stderr, done.returncode) == ("", 1)
 
 
+def test_nobody_listens() -> None:
+    """As in a job of cron whose output is closed."""
+    command = f"{shlex.quote(sys.executable)} -m fedmix data list --json >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
 def test_a_place_for_no_folder(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

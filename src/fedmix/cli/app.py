@@ -87,7 +87,7 @@ def _main(command: Callable[[], None]) -> None:
         try:
             command()
         finally:
-            sys.stdout.flush()  # here, so that an error is caught below
+            print(end="", flush=True)  # here, so that an error is caught below; stdout may be None
     except FedmixError as error:
         if not isinstance(error, Lost) or "FEDMIX_WORKERS" not in os.environ:
             print(f"fedmix: {error}", file=sys.stderr)

@@ -88,7 +88,7 @@ def test_what_partitions_return_is_taken(how: str) -> None:
     ]
 
 
-TESTERS: dict[str, tuple[tuple[Any, ...], list[Any]]] = {
+TESTERS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "owners as integers": ((X, Y, OWNER), [9]),
     "owners as text": ((X, Y, list("aabbba")), ["b"]),
     "rows by name": ((X, Y, {"a": ROWS[0], "b": ROWS[1]}), ["b"]),

@@ -81,6 +81,8 @@ def test_files(tmp_path: Path) -> None:
         assert sorted(plain) == ["x", "y"]
     with pytest.raises(BadInput, match=r"none\.npz cannot be read: No such file"):
         MeanPool.load(tmp_path / "none.npz")
+    with pytest.raises(BadInput, match=r"there/means\.npz cannot be written: No such file"):
+        written.save(tmp_path / "there/means.npz")
 
 
 def archive(how: Any = np.savez, **arrays: Any) -> bytes:
@@ -144,6 +146,8 @@ def test_refused() -> None:
         MeanPool.merge([pool(0, 1), pool(0, 1, classes=3)])
     with pytest.raises(BadInput, match="one pool at least"):
         MeanPool.merge([])
+    with pytest.raises(BadInput, match="`pools` is of type NoneType; give MeanPools"):
+        MeanPool.merge(None)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="`pools` is of type bytes"):
         MeanPool.merge([pool(0, 1), b""])  # type: ignore[list-item]
     with pytest.raises(BadInput, match="n=0 must be at least 1"):

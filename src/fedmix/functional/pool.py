@@ -83,7 +83,8 @@ class MeanPool:
         >>> MeanPool.merge([one, two], average=4).x
         tensor([[0.5000, 0.5000, 0.5000]])
         """
-        parts = [pools] if isinstance(pools, MeanPool) else list(pools)
+        given = [pools] if isinstance(pools, MeanPool) else pools
+        parts = list(instance("pools", given, Iterable, "give MeanPools"))
         for part in parts:
             instance("pools", part, MeanPool, "give MeanPools: MeanPool.from_bytes reads them")
         whole("average", average)
@@ -191,8 +192,15 @@ class MeanPool:
             raise BadInput(FILE) from error
 
     def save(self, path: str | Path) -> None:
-        """Write the pool to a file, as `to_bytes`."""
-        Path(path).write_bytes(self.to_bytes())
+        """Write the pool to a file, as `to_bytes`.
+
+        Raises:
+            BadInput: The file cannot be written.
+        """
+        try:
+            Path(path).write_bytes(self.to_bytes())
+        except OSError as error:
+            raise BadInput(f"{path} cannot be written: {error.strerror}") from error
 
     @staticmethod
     def load(path: str | Path) -> "MeanPool":

@@ -23,6 +23,7 @@ from fedmix.experiment.spec import settings
 from fedmix.experiment.sweep import experiments
 from fedmix.privacy import NoisySums
 from fedmix.privacy.accounting import gaussian_epsilon, upwards
+from tests.report.folders import run_folder, spec
 
 SMALL = ["--rounds", "2", "--set", "training.epochs=1", "--set", "data.local_share=0.2"]
 
@@ -100,6 +101,23 @@ def test_nobody_listens() -> None:
     command = f"{shlex.quote(sys.executable)} -m fedmix data list --json >&-"
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
     assert (done.stderr, done.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["run", "digits", "--out"], ["report"], ["resume"], ["pack", ".", "-o"], ["compare", "--csv"]],
+)
+def test_a_name_that_no_file_can_have(
+    args: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_folder(tmp_path / "one", spec(rounds=2))
+    monkeypatch.chdir(tmp_path)
+    assert fedmix(monkeypatch, *args, "x" * 300) == 2
+    assert capsys.readouterr().err == f"fedmix: the name {'x' * 20}... is too long for a file\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
 def test_a_place_for_no_folder(

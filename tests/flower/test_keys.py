@@ -53,6 +53,13 @@ def test_keys_are_never_written_over(tmp_path: Path) -> None:
         make_keys(tmp_path, ["localhost"], 1)
 
 
+@pytest.mark.parametrize("host", ["", "a b", "a\n", "bücher.example", "a" * 300])
+def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
+    with pytest.raises(BadInput, match="is no name or address of a machine"):
+        make_keys(tmp_path / "keys", ["localhost", host], 1)
+    assert not (tmp_path / "keys").exists()
+
+
 def test_the_commands_refuse_in_one_sentence(tmp_path: Path) -> None:
     command = ["federation", "run", "digits", "--algorithm", "globalmix", "--out", str(tmp_path)]
     said = subprocess.run(

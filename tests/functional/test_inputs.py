@@ -173,6 +173,8 @@ def test_anchors() -> None:
             prox(net, anchor, 0.1)
     with pytest.raises(BadInput, match="mu=-1"):
         prox(net, copied, -1)
+    with pytest.raises(BadInput, match=r"`net` is the class Linear; give an nn\.Module"):
+        prox(nn.Linear, copied, 0.1)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="no weight that is trained"):
         prox(copy.deepcopy(net).requires_grad_(False), copied, 0.1)
     value: Tensor = prox(net, {name: p + 2.0 for name, p in copied.items()}, 0.5)

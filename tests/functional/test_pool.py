@@ -146,6 +146,8 @@ def test_refused() -> None:
         MeanPool.merge([pool(0, 1), pool(0, 1, classes=3)])
     with pytest.raises(BadInput, match="one pool at least"):
         MeanPool.merge([])
+    with pytest.raises(BadInput, match="`pools` is of type NoneType; give MeanPools"):
+        MeanPool.merge(None)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="`pools` is of type bytes"):
         MeanPool.merge([pool(0, 1), b""])  # type: ignore[list-item]
     with pytest.raises(BadInput, match="n=0 must be at least 1"):

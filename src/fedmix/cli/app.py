@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -31,6 +32,7 @@ from fedmix.cli import (
 )
 from fedmix.cli.options import Group
 from fedmix.core.errors import FedmixError, Lost, format_warning
+from fedmix.core.files import printable
 
 app = typer.Typer(
     name="fedmix",
@@ -96,6 +98,13 @@ def _main(command: Callable[[], None]) -> None:
         print("fedmix: stopped", file=sys.stderr)
         sys.exit(130)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # wherever a path is first used
+            longest = max(Path(str(error.filename)).parts, key=len)
+            print(
+                f"fedmix: the name {printable(longest[:20])}... is too long for a file",
+                file=sys.stderr,
+            )
+            sys.exit(2)
         if error.errno not in (errno.ENOSPC, errno.EPIPE):
             raise
         if error.errno == errno.ENOSPC:  # EPIPE: the reader has seen enough, no need to say so

@@ -5,6 +5,7 @@ A key does not say which client its node is: the node's `partition-id` does.
 
 import ipaddress
 import os
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,8 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedmix.core.errors import BadInput
+from fedmix.core.validation import shown
 
 DAYS = 365
+HOST = re.compile(r"[\w.:*-]{1,253}", re.ASCII)
 LOOPBACK = ("localhost", "127.0.0.1")  # a SuperLink's own processes connect to these
 
 
@@ -60,7 +63,7 @@ def make_keys(folder: Path, hosts: list[str], clients: int) -> Keys:
         The paths of the files.
 
     Raises:
-        BadInput: The folder already holds keys, or there is no client or no host.
+        BadInput: The folder already holds keys, or there is no client, no host or no such host.
     """
     keys = Keys(folder)
     if keys.ca.exists():
@@ -69,6 +72,9 @@ def make_keys(folder: Path, hosts: list[str], clients: int) -> Keys:
         )
     if clients < 1 or not hosts:
         raise BadInput("a federation needs at least one client and one host name of its server")
+    for host in hosts:
+        if not HOST.fullmatch(host):
+            raise BadInput(f"the server's host {shown(host)} is no name or address of a machine")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority, server = (
         ec.generate_private_key(ec.SECP384R1()),

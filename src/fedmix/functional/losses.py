@@ -183,6 +183,7 @@ def prox(net: nn.Module, anchor: Mapping[str, Tensor], mu: float) -> Tensor:
     >>> round(prox(net, anchor, mu=0.1).item(), 4)
     0.45
     """
+    instance("net", net, nn.Module, "give an nn.Module")
     instance("anchor", anchor, Mapping, "give the weights by name: copy.deepcopy(net.state_dict())")
     params: dict[str, Tensor] = {name: p for name, p in net.named_parameters() if p.requires_grad}
     if not params:

@@ -83,7 +83,8 @@ class MeanPool:
         >>> MeanPool.merge([one, two], average=4).x
         tensor([[0.5000, 0.5000, 0.5000]])
         """
-        parts = [pools] if isinstance(pools, MeanPool) else list(pools)
+        given = [pools] if isinstance(pools, MeanPool) else pools
+        parts = list(instance("pools", given, Iterable, "give MeanPools"))
         for part in parts:
             instance("pools", part, MeanPool, "give MeanPools: MeanPool.from_bytes reads them")
         whole("average", average)

@@ -187,7 +187,7 @@ def twice() -> FederatedData:
             lambda: federation(NaiveMix(0.1), replace(MEANS, m=3)),
             "the means: a client releases several means",
         ),
-        (lambda: federation(head=Head()), "the head's statistics: the means carry no noise"),
+        (lambda: federation(head=Head()), "the head's statistics: they carry no noise"),
         (lambda: federation(data=twice()), "the samples: some samples are there twice"),
     ],
 )  # fmt: skip

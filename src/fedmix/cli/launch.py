@@ -87,7 +87,8 @@ def launch(workers: int, restarts: int, arguments: list[str]) -> int:
         if presses > 1:
             raise KeyboardInterrupt
         for process in active_children():
-            os.kill(process.pid or 0, signal.SIGINT)
+            if process.pid:  # signals to 0 go to all of this group
+                os.kill(process.pid, signal.SIGINT)
 
     for restart in range(restarts + 1):
         config = LaunchConfig(

@@ -12,7 +12,7 @@ from fedmix.paper.study import Study
 from fedmix.runs.store import packed_in
 
 SMALL = STORE / "small"
-SHOWN = ("mean-size",)  # of which there are runs
+SHOWN = ("mean-size", "dirichlet")  # of which there are runs
 
 
 def table(name: str) -> str:

@@ -7,6 +7,7 @@ WORLD_SIZE, MASTER_ADDR and MASTER_PORT).
 """
 
 import atexit
+import importlib
 import os
 import pickle
 import threading
@@ -301,6 +302,9 @@ def _start_group() -> None:
             raise ValueError
     except (ValueError, OverflowError):
         raise BadInput(f"FEDMIX_TIMEOUT={seconds!r} is no number of seconds above 0") from None
+    # Imported later, by a compiler, it keeps the group in its functions' defaults for ever, and the
+    # group's threads with it.
+    importlib.import_module("torch.distributed.nn.functional")
     with _losing():
         dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=timeout)
     atexit.register(_end_group)
